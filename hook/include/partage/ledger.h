@@ -1,0 +1,107 @@
+/* ledger.h: what one container's processes have charged and want (ABI, layout 1).
+ *
+ * Read and written by every process of the container through one shared mapping; read by the agent, the parent of
+ * `partage run` and the CLI, which must treat every byte as a tenant's claim (bounds-checked, read with pread so that
+ * a truncated file cannot hurt them). Sizes: 8,192 bytes of header and device lines + PTG_SLOTS (1,024) x 1,024
+ * bytes = 1,056,768 bytes, little-endian. Charges are counted in units of PTG_UNIT (4 KiB), rounded up.
+ *
+ * Words: a *slot* is one process's place, a stable index that is never moved. A process owns slot i while it holds the
+ * OFD write lock on byte i of the file (bytes from 0; the lock need not lie on bytes that mean anything). The kernel
+ * drops it at death. Byte PTG_LOCK_SETUP is held while the file is initialised or a device is claimed; never across a
+ * driver call. Byte PTG_LOCK_WATCH is held by whoever watches from outside (agent, `partage run`).
+ *
+ * Counting that no kill can break. The device's word W holds (used, slot, seq): the container's total, the slot that
+ * changed it last, and the number of the change. A change by delta units on behalf of slot s (by its owner, or by a
+ * reclaimer that holds s's OFD lock):
+ *   1. load W = (used, t, n).
+ *   2. complete change n: where slot t's `done` word does not carry number n, read t's `next` word; if next carries n,
+ *      compare-and-swap done: old -> next. Failure means that somebody completed it.
+ *   3. store s.next = (done(s).used + delta, n+1).
+ *   4. compare-and-swap W: (used, t, n) -> (used + delta, s, n+1). On failure go back to 1.
+ *   5. complete change n+1 (s.done = s.next): may be left to whoever comes next.
+ * A process killed anywhere leaves either no change, or a change whose slot the next comer completes. Invariant after
+ * completion: W.used = sum of done.used over all slots. Reclaiming a dead slot is the change by -done.used.
+ * Threads of one process serialise steps 1-5 by a process-private lock that is never held across a driver call.
+ * Numbers wrap at 2^PTG_SEQ_BITS; a helper would have to sleep through a multiple of 4 million changes to be fooled.
+ */
+#ifndef PARTAGE_LEDGER_H
+#define PARTAGE_LEDGER_H
+
+#include <stdint.h>
+
+#include "partage/policy.h"
+
+#define PTG_LEDGER_MAGIC UINT64_C(0x3144454c47545250) /* "PRTGLED1" */
+#define PTG_LEDGER_LAYOUT 1
+#define PTG_SLOTS 1024
+#define PTG_UNIT 4096 /* bytes per charged unit */
+
+/* Device word W: used:32 | slot:10 | seq:22. Slot words `done` and `next`: used:32 | 0:10 | seq:22. */
+#define PTG_USED_SHIFT 32
+#define PTG_SLOT_SHIFT 22
+#define PTG_SLOT_MASK 0x3ffu
+#define PTG_SEQ_BITS 22
+#define PTG_SEQ_MASK 0x3fffffu
+
+/* OFD lock bytes behind the slots' */
+#define PTG_LOCK_SETUP 4096
+#define PTG_LOCK_WATCH 4097
+
+/* ptg_slot.state */
+#define PTG_SLOT_FREE 0
+#define PTG_SLOT_USED 1
+
+struct ptg_slot_device {
+	uint64_t done;       /* (units, number of the last completed change of this slot) */
+	uint64_t next;       /* (units, number) proposed by the owner */
+	uint64_t context;    /* units of `done` that are estimates for contexts */
+	uint64_t refused;    /* allocations refused since the slot was taken */
+};
+
+/* One process: identity = (pid, start time, pid namespace). */
+struct ptg_slot {
+	uint32_t state;
+	uint32_t generation; /* +1 each time the slot is taken */
+	int32_t  pid;        /* as the process itself sees it */
+	int32_t  host_pid;   /* filled by whoever watches from outside; 0 = not known */
+	uint64_t start_time; /* field 22 of /proc/self/stat, clock ticks since boot */
+	uint64_t pid_ns;     /* inode of /proc/self/ns/pid */
+	char     name[16];   /* /proc/self/comm, NUL-terminated */
+	uint64_t entries;    /* launches that passed the gate and have not returned (compute shares) */
+	uint64_t reserved0;
+	struct ptg_slot_device device[PTG_DEVICES];
+	uint64_t reserved[56];
+};
+
+/* One device: the first line is written by charges, the second by launches that wait. */
+struct ptg_ledger_device {
+	uint64_t word; /* W, see above */
+	uint64_t reserved0[7];
+	uint32_t want;    /* processes that wait for a turn */
+	uint32_t reserved1;
+	uint64_t drained; /* serial of the last turn that this container has drained */
+	uint64_t reserved2[6];
+};
+
+struct ptg_ledger {
+	uint64_t magic; /* stored last when the file is initialised */
+	uint32_t layout;
+	uint32_t size; /* bytes of the whole structure */
+	uint32_t ndev; /* devices claimed in `uuid` */
+	uint32_t nslots;
+	uint64_t reserved0[5];
+	/* own cache line */
+	uint32_t doorbell; /* futex: +1 when a slot is taken or a turn is wanted */
+	uint32_t reserved1[15];
+	/* own cache line */
+	uint32_t reclaimed; /* slots of dead processes that were given back */
+	uint32_t reserved2[15];
+	uint64_t reserved3[104];
+	char     uuid[PTG_DEVICES][PTG_UUID_SIZE]; /* device index -> UUID; under a policy: the policy's order */
+	uint64_t reserved4[256];
+	struct ptg_ledger_device device[PTG_DEVICES]; /* at 4096 */
+	uint64_t reserved5[256];
+	struct ptg_slot slot[PTG_SLOTS]; /* at 8192 */
+};
+
+#endif

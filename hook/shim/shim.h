@@ -1,0 +1,71 @@
+/* shim.h: what the files of libvgpu.so share.
+ *
+ * Each hooked entry point `cuX` has a function `CUresult hook_cuX(...)` (or `nvmlReturn_t hook_nvmlX(...)`) with the
+ * prototype of the header, written in hook/shim/.c files (metered, virtualised) or generated (refused, device-checked).
+ * The generated "hooks.h" declares them, gives each a `real_cuX(...)` that calls the driver (answers
+ * CUDA_ERROR_NOT_FOUND / NVML_ERROR_FUNCTION_NOT_FOUND where the driver lacks it), and the exported symbols.
+ * How calls get in: dlsym.c, resolve.c, procaddr.c. What is charged: ledger.c, policy.c, charge.c, blocks.c.
+ */
+#ifndef PARTAGE_SHIM_SHIM_H
+#define PARTAGE_SHIM_SHIM_H
+
+#include <cuda.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "partage/ledger.h"
+#include "partage/policy.h"
+
+#define VGPU_GRANULE (UINT64_C(2) << 20)
+
+/* ---- resolve.c: the driver's own functions ------------------------------------------------------------------------------ */
+
+void *vgpu_libc(const char *symbol);                 /* a function of libc (dlsym, dlopen ...) found without importing it */
+void *vgpu_real_cuda(const char *symbol);            /* dlsym on libcuda.so.1 (loaded on the first cu* call); NULL if lacking */
+void *vgpu_real_nvml(const char *symbol);
+void *vgpu_swap(void *pointer);                      /* the hook for a driver function, else the pointer itself */
+
+/* ---- charge.c: what this container may use and uses. `device` is a CUdevice ordinal of this process. ------------------- */
+
+enum vgpu_mode {
+	VGPU_FREE,    /* no policy, no limit in the environment: everything is forwarded */
+	VGPU_LIMITED, /* a share is in force */
+	VGPU_CLOSED,  /* a policy was named but cannot be used: allocations are refused */
+};
+enum vgpu_mode vgpu_mode(void);                      /* first call sets everything up; then one load */
+/* Reserve bytes (rounded up to PTG_UNIT). CUDA_SUCCESS, or CUDA_ERROR_OUT_OF_MEMORY and nothing changed. In VGPU_FREE
+ * always succeeds and changes nothing. Before a refusal dead slots are reclaimed and it is tried again. */
+CUresult vgpu_reserve(CUdevice device, uint64_t bytes);
+void     vgpu_charge(CUdevice device, uint64_t bytes);   /* without a check: may pass the limit */
+void     vgpu_give_back(CUdevice device, uint64_t bytes); /* saturates at what this process has charged */
+/* Context estimate: the container's first is charged and never refused, each further one is reserved. */
+CUresult vgpu_reserve_context(CUdevice device, uint64_t *charged);
+uint64_t vgpu_limit(CUdevice device);                /* bytes; UINT64_MAX without one */
+uint64_t vgpu_used(CUdevice device);                 /* ledger + overhead, never negative, not clamped to the limit */
+/* What a program is shown: total = min(limit, physical), used <= total, free = min(limit - used, free of the card). */
+void     vgpu_view(CUdevice device, uint64_t physical_total, uint64_t physical_free, uint64_t *total, uint64_t *free);
+bool     vgpu_visible(CUdevice device);              /* granted to this container */
+int      vgpu_device_by_uuid(const char *uuid);      /* index in policy/ledger, -1 if not granted */
+int      vgpu_granted_count(void);                   /* -1: everything (no policy file) */
+const char *vgpu_granted_uuid(int index);
+CUdevice vgpu_current_device(CUresult *error);       /* device of the current context; error is the driver's own */
+/* Same as above by UUID, for NVML. */
+uint64_t vgpu_limit_index(int index);
+uint64_t vgpu_used_index(int index);
+
+/* ---- blocks.c: what this process has allocated ----------------------------------------------------------------------------- */
+
+enum vgpu_kind { VGPU_PLAIN, VGPU_MANAGED, VGPU_PITCHED, VGPU_ASYNC };
+/* Record a live allocation of `bytes` on `device`, charging by the granularity rule: the caller has reserved
+ * vgpu_first_reservation(bytes); what is not needed is given back here. -1: out of host memory (caller frees and fails). */
+uint64_t vgpu_first_reservation(uint64_t bytes);
+int  vgpu_block_add(CUdeviceptr p, uint64_t bytes, CUdevice device, enum vgpu_kind kind);
+/* Take an entry out (before the driver's free); false if unknown. Put it back if the driver refused, else settle it. */
+struct vgpu_block { CUdeviceptr p; uint64_t bytes; CUdevice device; enum vgpu_kind kind; CUcontext context; };
+bool vgpu_block_take(CUdeviceptr p, struct vgpu_block *out);
+void vgpu_block_restore(const struct vgpu_block *b);
+void vgpu_block_settle(const struct vgpu_block *b);  /* give its charge back */
+void vgpu_blocks_drop_context(CUcontext context);    /* the context was destroyed: everything in it is freed */
+
+#endif

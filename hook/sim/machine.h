@@ -1,0 +1,151 @@
+/* machine.h: the simulated machine, one mapped file shared by driver, NVML and all processes.
+ *
+ * Words: a *machine* is what a profile describes: devices, links, versions, costs. A *seat-holder* of it is a client
+ * process, with a *client slot* whose liveness is an OFD lock on byte SIM_LOCK_CLIENT + index (dropped by the kernel at
+ * death, so a client may be killed at any instruction). Own locks are futex words (client slot + 1, generation) that
+ * may be taken over when the owner's OFD lock is free: never process-shared mutexes, condition variables, semaphores.
+ *
+ * Where: $PARTAGE_SIM_DIR, else $XDG_RUNTIME_DIR/partage-sim, else /tmp/partage-sim-<uid>; the file is `machine`.
+ * Whoever comes first makes it from the profile named by $PARTAGE_SIM (default SIM_DEFAULT_PROFILE); `partage sim
+ * create` writes it from any TOML file. Python reads the same structures through cffi, so: fixed-width fields, no
+ * includes but stdint.h, no function-like macros outside the guard below.
+ */
+#ifndef PARTAGE_SIM_MACHINE_H
+#define PARTAGE_SIM_MACHINE_H
+
+#include <stdint.h>
+
+#define SIM_MACHINE_MAGIC UINT64_C(0x314d495347545250) /* "PRTGSIM1" */
+#define SIM_MACHINE_LAYOUT 1
+#define SIM_DEVICES 16
+#define SIM_CLIENTS 1024
+#define SIM_COSTS 64
+#define SIM_FAULTS 32
+#define SIM_BUCKETS 128            /* busy-time history: SIM_BUCKET_NS each, indexed by (now / SIM_BUCKET_NS) % SIM_BUCKETS */
+#define SIM_BUCKET_NS 50000000
+
+/* OFD lock bytes of the machine file */
+#define SIM_LOCK_SETUP 1
+#define SIM_LOCK_CLIENT 4096
+
+/* sim_link.kind */
+#define SIM_LINK_SYSTEM 0
+#define SIM_LINK_NODE 1
+#define SIM_LINK_HOSTBRIDGE 2
+#define SIM_LINK_SWITCH 3
+#define SIM_LINK_NVLINK 4
+#define SIM_LINK_NVSWITCH 5
+
+/* How long a kernel takes: the first rule whose pattern (fnmatch) matches the kernel's name wins. */
+struct sim_cost {
+	char     pattern[64];
+	uint64_t fixed_ns;      /* per launch */
+	uint64_t wave_ns;       /* per wave of blocks (ceil(blocks / (sms * blocks_per_sm))) */
+	int32_t  duration_arg;  /* >= 0: this argument (u32/u64 by size) is the duration in ns; -1: none */
+	uint32_t collective;    /* 1: waits for its partner on another device */
+};
+
+/* What a profile says of one device. Never changes after creation. */
+struct sim_device_model {
+	char     name[96];      /* contains SIMULATED */
+	char     uuid[64];      /* GPU-..., fixed by (machine seed, index) */
+	char     pci[32];       /* 00000000:17:00.0 */
+	char     serial[32];
+	char     part[32];      /* MIG profile name, or empty */
+	uint64_t memory;        /* bytes, total as the driver reports it */
+	uint64_t reserved;      /* bytes that NVML counts as reserved; not allocatable, outside `memory` use */
+	uint64_t context;       /* bytes each context takes */
+	uint64_t module;        /* bytes each loaded module takes */
+	uint64_t granule;       /* physical granularity (2 MiB) */
+	uint64_t pool_granule;  /* growth of the default stream-ordered pool (32 MiB) */
+	uint64_t pitch;         /* pitch alignment (512) */
+	uint32_t sms;
+	uint32_t threads_per_sm;
+	uint32_t blocks_per_sm;
+	uint32_t cc_major, cc_minor;
+	uint32_t clock_khz, memory_clock_khz, bus_width, l2_bytes;
+	uint32_t architecture;  /* nvmlDeviceArchitecture_t */
+	uint32_t numa;
+	uint32_t power_limit_mw;
+	uint32_t context_ms;    /* how long context creation takes */
+	uint32_t copy_mbps;     /* host <-> device and device copies, MB/s; 0 = takes no engine time */
+	uint32_t queue_depth;   /* launches that may be queued per channel before launch blocks (1024) */
+	uint32_t slice_us;      /* engine time slice between processes (2000) */
+	uint32_t ncosts;
+	struct sim_cost cost[SIM_COSTS];
+};
+
+/* A fault to inject: the n-th and following `count` calls of `call` return `code`. */
+struct sim_fault {
+	char     call[64];      /* entry point, "drop:NAME" (symbol does not exist), "xid:N", "lost" */
+	int32_t  device;        /* -1 = any */
+	int32_t  code;          /* CUresult / nvmlReturn_t / XID */
+	uint64_t after;         /* calls let through first */
+	uint64_t count;         /* calls that fail; 0 = for ever */
+	uint64_t seen;          /* calls seen so far (atomic) */
+	uint32_t active;        /* 1 = armed; stored last */
+	uint32_t reserved;
+};
+
+/* One client process on one device. Written by its owner alone, except where the device lock is held. */
+struct sim_client_device {
+	uint64_t memory;        /* bytes of physical device memory held: blocks, pools, VMM, contexts, modules */
+	uint64_t contexts;      /* bytes of `memory` that are contexts and modules */
+	uint64_t pending_ns;    /* engine time asked for and not yet granted */
+	uint64_t granted_at;    /* engine virtual time of the last grant (least recently served first) */
+	uint64_t busy_ns;       /* engine time used so far */
+	uint64_t last_copy_ns;
+	uint64_t bucket_at[SIM_BUCKETS]; /* which bucket number the entry belongs to */
+	uint32_t bucket_ns[SIM_BUCKETS];
+};
+
+struct sim_client {
+	uint32_t state;         /* 0 free, 1 used */
+	uint32_t generation;
+	int32_t  pid;           /* as the process sees itself */
+	int32_t  reserved0;
+	uint64_t start_time;
+	uint64_t pid_ns;
+	char     name[64];
+	uint64_t calls;         /* driver calls so far, all entry points */
+	struct sim_client_device device[SIM_DEVICES];
+};
+
+/* One device: what changes while the machine runs. */
+struct sim_device_state {
+	uint64_t lock;          /* futex word in the low 32 bits: 0 free, else client slot + 1; high 32: generation */
+	uint64_t peak;          /* most bytes of physical memory ever held by live clients, exact: kept under `lock` */
+	uint64_t limit_breaches;/* unused by the driver; tests may count here */
+	uint32_t lost;          /* 1: fell off the bus */
+	uint32_t xid;           /* last XID, 0 = none */
+	uint64_t engine_lock;
+	uint32_t engine_word;   /* futex: +1 when the engine is handed over */
+	uint32_t engine_owner;  /* client slot + 1 that holds the engine now, 0 = idle */
+	uint64_t engine_until;  /* CLOCK_MONOTONIC ns: end of the work granted so far (the virtual timeline) */
+	uint64_t engine_busy_ns;
+	uint64_t reserved[16];
+	/* exact largest number of bytes that live clients ever held together; see sim_account() */
+};
+
+struct sim_link {
+	uint32_t kind;
+	uint32_t lanes;
+};
+
+struct sim_machine {
+	uint64_t magic;         /* stored last at creation */
+	uint32_t layout;
+	uint32_t size;
+	uint32_t ndev;
+	uint32_t cuda_version;  /* 13050 */
+	char     profile[64];
+	char     driver[32];    /* "615.00 SIMULATED" as NVML reports it */
+	uint64_t seed;
+	struct sim_device_model model[SIM_DEVICES];
+	struct sim_link link[SIM_DEVICES][SIM_DEVICES];
+	struct sim_fault fault[SIM_FAULTS];
+	struct sim_device_state device[SIM_DEVICES];
+	struct sim_client client[SIM_CLIENTS];
+};
+
+#endif

@@ -1,0 +1,117 @@
+/* sim.h: what the files of the simulated driver share inside one process.
+ *
+ * Each public entry point `cuX` is generated (count, trace, fault, then our code): a file of hook/sim that implements
+ * it defines `CUresult sim_cuX(...)` with the prototype of cuda.h (declared in the generated "sim_impl.h"). The
+ * generator scans hook/sim/.c files for such definitions; what has none answers CUDA_ERROR_NOT_SUPPORTED and stands so in
+ * the support table. A `_ptsz`/`_ptds` variant without code of its own runs the base function with
+ * sim_thread.per_thread_stream set, so that a NULL stream means the thread's own. Same for `nvmlX` and `sim_nvmlX`.
+ * Everything here is hidden; handles that programs see (CUcontext, CUstream ...) are pointers to these structures, each
+ * starting with a tag, and are looked up in a table of live handles before they are trusted.
+ */
+#ifndef PARTAGE_SIM_SIM_H
+#define PARTAGE_SIM_SIM_H
+
+#include <cuda.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "machine.h"
+
+/* ---- machine.c: the shared file, client slots, locks, accounting -------------------------------------------------- */
+
+extern struct sim_machine *sim_machine; /* NULL until sim_machine_open() succeeded */
+
+int  sim_machine_open(void);            /* idempotent, thread-safe; 0, or -1 with a reason for sim_log() */
+int  sim_client_slot(void);             /* this process's client slot (after fork: a new one) */
+bool sim_client_alive(int slot);        /* by the OFD lock; a dead client's memory is wiped as a side effect */
+void sim_lock(uint64_t *word);          /* takeover-able, see machine.h; never held across sleeps or user code */
+void sim_unlock(uint64_t *word);
+uint64_t sim_now(void);                 /* CLOCK_MONOTONIC, ns */
+void sim_log(const char *format, ...) __attribute__((format(printf, 1, 2))); /* only when PARTAGE_SIM_LOG is set */
+
+/* Change this process's physical bytes on a device by delta. Growth fails (-1) where the card is full; keeps `peak`. */
+int sim_account(int device, int64_t delta, bool context);
+/* Bytes held on a device by all live clients (reaps dead ones). */
+uint64_t sim_device_used(int device);
+
+/* Ordinal -> physical device index by CUDA_VISIBLE_DEVICES, frozen at cuInit. CUdevice handles are ordinals. */
+int sim_visible_count(void);
+int sim_physical(CUdevice ordinal); /* -1 if there is none */
+
+/* ---- generated entry layer ----------------------------------------------------------------------------------------- */
+
+struct sim_thread {
+	bool per_thread_stream; /* the call came through a _ptsz/_ptds entry point */
+	/* current context stack: context.c */
+	struct sim_context *stack[32];
+	int depth;
+};
+extern _Thread_local struct sim_thread sim_thread;
+
+bool sim_initialized(void);            /* cuInit has succeeded in this process (false again in a forked child) */
+
+/* ---- context.c ------------------------------------------------------------------------------------------------------ */
+
+struct sim_context {
+	uint32_t tag;       /* SIM_TAG_CONTEXT */
+	int      device;    /* physical index */
+	CUdevice ordinal;
+	bool     primary;
+	bool     alive;
+	unsigned flags;
+	uint64_t id;
+	struct sim_stream *legacy; /* the NULL stream, engine.c makes it */
+	struct sim_stream *streams; /* list of all streams of the context */
+	struct sim_memory_space *memory; /* memory.c: packing of small blocks */
+};
+
+struct sim_context *sim_current(void); /* NULL: no current context (CUDA_ERROR_INVALID_CONTEXT) */
+
+/* ---- engine.c / stream.c ---------------------------------------------------------------------------------------------- */
+
+/* Work for a stream. `run` is called by the device's worker thread in stream order, after `device_ns` of engine time was
+ * granted and has passed; it must not call back into public entry points. `arg` is copied (at most SIM_WORK_ARG bytes). */
+#define SIM_WORK_ARG 256
+struct sim_work {
+	uint64_t device_ns;  /* engine time it needs; 0 = none (host functions, event records, frees) */
+	void   (*run)(void *arg);
+	size_t   arg_size;
+	unsigned char arg[SIM_WORK_ARG];
+};
+
+struct sim_stream;
+/* The stream a handle means for this call (NULL, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, per-thread entry points).
+ * Returns NULL and sets *error where there is no context or the handle is not a live stream. */
+struct sim_stream *sim_stream_of(CUstream handle, CUresult *error);
+/* Queue work; blocks while the stream's queue is full. */
+CUresult sim_enqueue(struct sim_stream *stream, const struct sim_work *work);
+/* Queue work and wait until it has run (synchronous copies). */
+CUresult sim_enqueue_wait(struct sim_stream *stream, const struct sim_work *work);
+CUresult sim_stream_wait(struct sim_stream *stream); /* all work queued so far has run */
+CUresult sim_context_wait(struct sim_context *context);
+bool     sim_stream_capturing(struct sim_stream *stream);
+int      sim_stream_device(struct sim_stream *stream); /* physical index */
+struct sim_context *sim_stream_context(struct sim_stream *stream);
+void sim_streams_init(struct sim_context *context);    /* called by context.c when a context is made */
+void sim_streams_destroy(struct sim_context *context); /* called by context.c: waits, frees */
+/* Engine time of a copy of n bytes on a device by its profile. */
+uint64_t sim_copy_ns(int device, size_t bytes);
+
+/* ---- memory.c ----------------------------------------------------------------------------------------------------------- */
+
+/* Is [p, p+n) inside live device memory (plain, managed, pool, mapped VMM)? Host pointers to it are the same address: the
+ * arena is mapped read-write in this process, so device memory can be touched with memcpy. */
+bool sim_is_device(CUdeviceptr p, size_t n);
+
+/* ---- handles.c: live handles of every kind, so that a stale or foreign pointer is an error and not a crash ------------- */
+
+enum sim_tag {
+	SIM_TAG_CONTEXT = 0x43545831, SIM_TAG_STREAM, SIM_TAG_EVENT, SIM_TAG_MODULE, SIM_TAG_LIBRARY, SIM_TAG_FUNCTION,
+	SIM_TAG_KERNEL, SIM_TAG_POOL, SIM_TAG_ALLOCATION, SIM_TAG_LINK
+};
+void  sim_handle_add(void *handle, enum sim_tag tag);
+bool  sim_handle_is(const void *handle, enum sim_tag tag); /* live and of this kind */
+void  sim_handle_drop(void *handle);
+
+#endif
