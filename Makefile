@@ -10,7 +10,7 @@ CMAKE := $(BIN)/cmake -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -DPyt
 	-DPARTAGE_HEADERS=$(CURDIR)/build/headers
 SOAK ?= full
 
-.PHONY: build demo test test-c test-python test-clients test-wheel sanitizers soak bench lint format clean help
+.PHONY: build demo test test-c test-python test-clients test-wheel sanitizers compilers soak bench bench-smoke lint format clean help
 
 help:
 	@echo "make build | demo | test | test-c | test-python | test-clients | test-wheel | sanitizers | soak | bench | lint | format | clean"
@@ -72,11 +72,20 @@ sanitizers: $(VENV)/.base
 		$(BIN)/cmake --build build-$$kind -j $(JOBS) -- --quiet && \
 		( cd build-$$kind && $(CURDIR)/$(BIN)/ctest --output-on-failure -j $(JOBS) ) || exit 1; done
 
+# Both compilers, every warning an error
+compilers: $(VENV)/.base
+	@for compiler in gcc clang; do \
+		$(CMAKE) -S . -B build-$$compiler -DCMAKE_C_COMPILER=$$compiler -DPARTAGE_WERROR=ON -DPARTAGE_PYTHON=OFF > /dev/null && \
+		$(BIN)/cmake --build build-$$compiler -j $(JOBS) -- --quiet || exit 1; done
+
 soak: build $(VENV)/.test $(VENV)/.demo
 	PARTAGE_SOAK=$(SOAK) $(BIN)/python -m pytest tests/soak -s
 
 bench: build $(VENV)/.test
 	$(BIN)/python bench/calls.py
+
+bench-smoke: build $(VENV)/.test
+	$(BIN)/python bench/calls.py --smoke --check
 
 # ---- lint -----------------------------------------------------------------------------------------------------------------------
 lint: build $(VENV)/.lint
@@ -88,4 +97,4 @@ format: $(VENV)/.lint
 	git ls-files '*.c' '*.h' | xargs $(BIN)/clang-format -i
 
 clean:
-	rm -rf build build-address build-thread .venv dist python/*.egg-info python/partage/_abi*.so
+	rm -rf build build-address build-thread build-gcc build-clang .venv dist python/*.egg-info python/partage/_abi*.so
