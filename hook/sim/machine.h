@@ -21,11 +21,15 @@
 #define SIM_CLIENTS 1024
 #define SIM_COSTS 64
 #define SIM_FAULTS 32
+#define SIM_EVENTS 64              /* ring of XID events */
+#define SIM_MIG_PROFILES 8         /* GPU instance profiles of one machine's cards */
+#define SIM_SWITCHES 8
 #define SIM_BUCKETS 128            /* busy-time history: SIM_BUCKET_NS each, indexed by (now / SIM_BUCKET_NS) % SIM_BUCKETS */
 #define SIM_BUCKET_NS 50000000
 
 /* OFD lock bytes of the machine file */
 #define SIM_LOCK_SETUP 1
+#define SIM_LOCK_EVENT 2           /* held while an event is written; by Python too */
 #define SIM_LOCK_CLIENT 4096
 
 /* sim_link.kind */
@@ -35,6 +39,11 @@
 #define SIM_LINK_SWITCH 3
 #define SIM_LINK_NVLINK 4
 #define SIM_LINK_NVSWITCH 5
+
+/* sim_device_model.mig */
+#define SIM_MIG_NONE 0             /* a whole device; the card may be capable of MIG or not */
+#define SIM_MIG_CARD 1             /* a card in MIG mode: NVML lists it, CUDA runs on its instances only */
+#define SIM_MIG_INSTANCE 2         /* a GPU instance with one compute instance; `parent` is its card */
 
 /* How long a kernel takes: the first rule whose pattern (fnmatch) matches the kernel's name wins. */
 struct sim_cost {
@@ -71,6 +80,26 @@ struct sim_device_model {
 	uint32_t copy_mbps;     /* host <-> device and device copies, MB/s; 0 = takes no engine time */
 	uint32_t queue_depth;   /* launches that may be queued per channel before launch blocks (1024) */
 	uint32_t slice_us;      /* engine time slice between processes (2000) */
+	/* What NVML tells beside the above. */
+	char     board_part[32];
+	char     vbios[32];
+	uint64_t bar1;          /* bytes */
+	uint32_t pci_device_id; /* device << 16 | vendor */
+	uint32_t pci_subsystem_id;
+	uint32_t brand;         /* nvmlBrandType_t */
+	uint32_t cores_per_sm;
+	uint32_t pcie_gen, pcie_width;
+	uint32_t nvlink_version; /* 0 = no NVLink */
+	uint32_t idle_mw;
+	uint32_t fans;          /* 0: passively cooled */
+	uint32_t ecc;           /* 1: has ECC, and it is on */
+	uint32_t minor;         /* N of /dev/nvidiaN */
+	uint32_t mig;           /* SIM_MIG_* */
+	uint32_t mig_capable;   /* most instances the card can be cut into; 0: no MIG */
+	int32_t  parent;        /* index of the card, -1 unless SIM_MIG_INSTANCE */
+	uint32_t gpu_instance, compute_instance;
+	uint32_t mig_profile;   /* index into sim_machine.mig_profile */
+	uint32_t mig_start;     /* first memory slice */
 	uint32_t ncosts;
 	struct sim_cost cost[SIM_COSTS];
 };
@@ -132,6 +161,27 @@ struct sim_link {
 	uint32_t lanes;
 };
 
+/* A GPU instance profile of this machine's MIG cards. */
+struct sim_mig_profile {
+	char     name[32];      /* 1g.10gb */
+	uint64_t memory;        /* bytes */
+	uint32_t id;            /* as nvidia-smi mig -lgip shows it */
+	uint32_t kind;          /* NVML_GPU_INSTANCE_PROFILE_* */
+	uint32_t slices;        /* compute slices */
+	uint32_t memory_slices;
+	uint32_t sms;
+	uint32_t copy_engines;
+	uint32_t nstarts;
+	uint32_t start[8];      /* memory slices where it may begin */
+};
+
+/* An XID as it happened. Written under SIM_LOCK_EVENT, `sequence` last; then event_count, event_word and the wake. */
+struct sim_event {
+	uint64_t sequence;      /* 1, 2, 3 ...: entry (sequence - 1) % SIM_EVENTS */
+	int32_t  device;
+	uint32_t xid;
+};
+
 struct sim_machine {
 	uint64_t magic;         /* stored last at creation */
 	uint32_t layout;
@@ -139,13 +189,21 @@ struct sim_machine {
 	uint32_t ndev;
 	uint32_t cuda_version;  /* 13050 */
 	char     profile[64];
-	char     driver[32];    /* "615.00 SIMULATED" as NVML reports it */
+	char     driver[32];    /* "615.71.05" as NVML reports it; digits only, since tools parse it */
 	uint64_t seed;
 	struct sim_device_model model[SIM_DEVICES];
 	struct sim_link link[SIM_DEVICES][SIM_DEVICES];
 	struct sim_fault fault[SIM_FAULTS];
 	struct sim_device_state device[SIM_DEVICES];
 	struct sim_client client[SIM_CLIENTS];
+	uint32_t nmig_profiles;
+	uint32_t nswitches;
+	struct sim_mig_profile mig_profile[SIM_MIG_PROFILES];
+	char     switch_pci[SIM_SWITCHES][32];
+	uint64_t event_count;   /* events so far */
+	uint32_t event_word;    /* futex: +1 with every event */
+	uint32_t reserved1;
+	struct sim_event event[SIM_EVENTS];
 };
 
 #endif
