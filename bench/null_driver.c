@@ -1,0 +1,135 @@
+/* null_driver.c: a libcuda.so.1 whose functions return at once, so that what a shim adds to a call can be seen.
+ * Loaded by bench/calls only. One device of 80 GiB; allocations hand out rising addresses of nothing. It has the entry
+ * points that bench/calls and a shim's own set-up reach; anything else is absent, as on an old driver. */
+#include <cuda.h>
+#include <dlfcn.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <string.h>
+
+#define EXPORT __attribute__((visibility("default")))
+#define TOTAL (UINT64_C(80) << 30)
+
+static _Atomic uint64_t next_address = UINT64_C(0x700000000000);
+static int context;
+
+EXPORT CUresult cuInit(unsigned flags)
+{
+	return flags ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDriverGetVersion(int *version)
+{
+	*version = CUDA_VERSION;
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDeviceGetCount(int *count)
+{
+	*count = 1;
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDeviceGet(CUdevice *device, int ordinal)
+{
+	*device = 0;
+	return ordinal ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device)
+{
+	(void)device;
+	memset(uuid, 7, sizeof *uuid);
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
+{
+	(void)device;
+	*bytes = TOTAL;
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device)
+{
+	(void)attribute, (void)device;
+	*value = 1;
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuCtxGetDevice(CUdevice *device)
+{
+	*device = 0;
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuCtxGetCurrent(CUcontext *current)
+{
+	*current = (CUcontext)&context;
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuCtxSetCurrent(CUcontext current)
+{
+	(void)current;
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *primary, CUdevice device)
+{
+	(void)device;
+	*primary = (CUcontext)&context;
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes)
+{
+	*address = atomic_fetch_add_explicit(&next_address, (bytes + 511) & ~(size_t)511, memory_order_relaxed);
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemFree_v2(CUdeviceptr address)
+{
+	(void)address;
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
+{
+	*free = *total = TOTAL;
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+			       unsigned shared, CUstream stream, void **parameters, void **extra)
+{
+	(void)f, (void)gx, (void)gy, (void)gz, (void)bx, (void)by, (void)bz, (void)shared, (void)stream;
+	(void)parameters, (void)extra;
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuGetProcAddress_v2(const char *symbol, void **function, int version, cuuint64_t flags,
+				    CUdriverProcAddressQueryResult *status)
+{
+	static const struct {
+		const char *name;
+		void *function;
+	} table[] = {
+	    {"cuMemAlloc", (void *)cuMemAlloc_v2},       {"cuMemFree", (void *)cuMemFree_v2},
+	    {"cuMemGetInfo", (void *)cuMemGetInfo_v2},   {"cuLaunchKernel", (void *)cuLaunchKernel},
+	    {"cuGetProcAddress", (void *)cuGetProcAddress_v2},
+	};
+	(void)version, (void)flags;
+	for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+		if (strcmp(symbol, table[i].name) == 0) {
+			*function = table[i].function;
+			if (status)
+				*status = CU_GET_PROC_ADDRESS_SUCCESS;
+			return CUDA_SUCCESS;
+		}
+	}
+	*function = NULL;
+	if (status)
+		*status = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+	return CUDA_ERROR_NOT_FOUND;
+}
