@@ -142,7 +142,7 @@ struct sim_client {
 
 /* One device: what changes while the machine runs. */
 struct sim_device_state {
-	uint64_t lock;          /* futex word in the low 32 bits: 0 free, else client slot + 1; high 32: generation */
+	uint64_t lock;          /* 0 free, else generation << 32 | waiters << 31 | client slot + 1; futex: the low 32 bits */
 	uint64_t peak;          /* most bytes of physical memory ever held by live clients, exact: kept under `lock` */
 	uint64_t limit_breaches;/* unused by the driver; tests may count here */
 	uint32_t lost;          /* 1: fell off the bus */
@@ -152,8 +152,9 @@ struct sim_device_state {
 	uint32_t engine_owner;  /* client slot + 1 that holds the engine now, 0 = idle */
 	uint64_t engine_until;  /* CLOCK_MONOTONIC ns: end of the work granted so far (the virtual timeline) */
 	uint64_t engine_busy_ns;
-	uint64_t reserved[16];
-	/* exact largest number of bytes that live clients ever held together; see sim_account() */
+	uint64_t used;          /* sum of client[].device[].memory over `holders`, dead ones included until noticed; under `lock` */
+	uint64_t holders[SIM_CLIENTS / 64]; /* bit per client slot whose memory here is not 0; under `lock` */
+	uint64_t reserved[15];
 };
 
 struct sim_link {
