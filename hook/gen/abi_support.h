@@ -1,0 +1,228 @@
+/* abi_support.h: what Python cannot do on shared memory: ordered stores, compare-and-swap, futexes, guarded access.
+ *
+ * Inlined by hook/gen/abi.py into the source of the cffi module `partage._abi` and called from python/partage/shm alone.
+ * Python's own mmap gives neither ordering nor atomicity, and a mapping that a tenant truncates kills the reader with
+ * SIGBUS: every function here that touches a *ledger* runs under a guard that turns SIGBUS into -EFAULT.
+ * Results are 0 or more on success and -errno on failure. Nothing here allocates or keeps state beyond the guard.
+ */
+#ifndef PARTAGE_ABI_SUPPORT_H
+#define PARTAGE_ABI_SUPPORT_H
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "partage/abi_check.h"
+
+/* ---- checksum ---------------------------------------------------------------------------------------------------- */
+
+/* CRC-32C (Castagnoli, reflected 0x82f63b78), bit by bit: 2 KiB a few times a second needs no table. */
+static uint32_t ptg_crc32c(const void *data, size_t n)
+{
+	const unsigned char *p = data;
+	uint32_t crc = ~0u;
+	while (n--) {
+		crc ^= *p++;
+		for (int bit = 0; bit < 8; bit++)
+			crc = crc >> 1 ^ (0x82f63b78u & -(crc & 1));
+	}
+	return ~crc;
+}
+
+static uint32_t ptg_policy_crc(const struct ptg_policy *policy)
+{
+	return ptg_crc32c(&policy->generation, sizeof *policy - offsetof(struct ptg_policy, generation));
+}
+
+/* ---- policy: written in place --------------------------------------------------------------------------------------- */
+
+/* Make `image` the policy at `shared`. Callers hold the writers' lock of the file; a writer that was killed half-way
+ * left `seq` odd, and this write then simply completes it. `shared` is never writable for a tenant, hence no guard. */
+static void ptg_policy_publish(struct ptg_policy *shared, const struct ptg_policy *image)
+{
+	uint32_t odd = __atomic_load_n(&shared->seq, __ATOMIC_RELAXED) | 1;
+	__atomic_store_n(&shared->seq, odd, __ATOMIC_RELAXED);
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+	memcpy(&shared->generation, &image->generation, sizeof *image - offsetof(struct ptg_policy, generation));
+	shared->layout = PTG_POLICY_LAYOUT;
+	shared->size = sizeof *shared;
+	shared->crc32c = ptg_policy_crc(image);
+	shared->magic = PTG_POLICY_MAGIC;
+	__atomic_store_n(&shared->seq, odd + 1, __ATOMIC_RELEASE);
+}
+
+/* ---- guard: SIGBUS becomes -EFAULT ------------------------------------------------------------------------------------ */
+
+static _Thread_local sigjmp_buf ptg_guard_back;
+static _Thread_local volatile sig_atomic_t ptg_guard_armed;
+static struct sigaction ptg_guard_before;
+
+static void ptg_guard_caught(int number, siginfo_t *info, void *context)
+{
+	if (ptg_guard_armed)
+		siglongjmp(ptg_guard_back, 1);
+	if (ptg_guard_before.sa_flags & SA_SIGINFO) {
+		ptg_guard_before.sa_sigaction(number, info, context);
+	} else if (ptg_guard_before.sa_handler != SIG_DFL && ptg_guard_before.sa_handler != SIG_IGN) {
+		ptg_guard_before.sa_handler(number);
+	} else {
+		signal(number, SIG_DFL); /* not ours: the access is repeated and kills, as it would have */
+	}
+}
+
+/* Install the handler; once per process, before the first guarded call. */
+static int ptg_guard_install(void)
+{
+	struct sigaction now, wanted = {.sa_sigaction = ptg_guard_caught, .sa_flags = SA_SIGINFO | SA_NODEFER};
+	sigemptyset(&wanted.sa_mask);
+	if (sigaction(SIGBUS, NULL, &now))
+		return -errno;
+	if (now.sa_flags & SA_SIGINFO && now.sa_sigaction == ptg_guard_caught)
+		return 0;
+	ptg_guard_before = now;
+	return sigaction(SIGBUS, &wanted, NULL) ? -errno : 0;
+}
+
+/* ---- ledger: the watcher's side --------------------------------------------------------------------------------------- */
+
+static uint32_t ptg_word_used(uint64_t word)
+{
+	return (uint32_t)(word >> PTG_USED_SHIFT);
+}
+
+/* Step 2 of the protocol in ledger.h: what the last change proposed becomes its slot's `done`. */
+static void ptg_word_complete(struct ptg_ledger *ledger, uint32_t device, uint64_t word)
+{
+	struct ptg_slot_device *slot = &ledger->slot[word >> PTG_SLOT_SHIFT & PTG_SLOT_MASK].device[device];
+	uint64_t done = __atomic_load_n(&slot->done, __ATOMIC_ACQUIRE);
+	uint64_t next = __atomic_load_n(&slot->next, __ATOMIC_ACQUIRE);
+	uint64_t number = word & PTG_SEQ_MASK;
+	if ((done & PTG_SEQ_MASK) != number && (next & PTG_SEQ_MASK) == number)
+		__atomic_compare_exchange_n(&slot->done, &done, next, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+}
+
+/* The change by -done.used on behalf of a dead slot. Bounded: a tenant that scribbles for ever cannot hold us here. */
+static int ptg_word_empty(struct ptg_ledger *ledger, uint32_t index, uint32_t device)
+{
+	struct ptg_slot_device *slot = &ledger->slot[index].device[device];
+	uint64_t *shared = &ledger->device[device].word;
+	for (int attempt = 0; attempt < 100000; attempt++) {
+		uint64_t word = __atomic_load_n(shared, __ATOMIC_ACQUIRE);
+		ptg_word_complete(ledger, device, word);
+		uint64_t done = __atomic_load_n(&slot->done, __ATOMIC_ACQUIRE);
+		uint32_t mine = ptg_word_used(done), used = ptg_word_used(word);
+		if (!mine)
+			return 0;
+		uint64_t number = (word + 1) & PTG_SEQ_MASK;
+		uint64_t left = used > mine ? used - mine : 0;
+		__atomic_store_n(&slot->next, number, __ATOMIC_RELEASE);
+		uint64_t wanted = left << PTG_USED_SHIFT | (uint64_t)index << PTG_SLOT_SHIFT | number;
+		if (__atomic_compare_exchange_n(shared, &word, wanted, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+			ptg_word_complete(ledger, device, wanted);
+			return 1;
+		}
+	}
+	return -EAGAIN;
+}
+
+static int ptg_slot_lock(int fd, uint32_t index, short type)
+{
+	struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = index, .l_len = 1};
+	return fcntl(fd, F_OFD_SETLK, &lock) ? -errno : 0;
+}
+
+static int ptg_slot_empty(struct ptg_ledger *ledger, uint32_t index)
+{
+	struct ptg_slot *slot = &ledger->slot[index];
+	if (__atomic_load_n(&slot->state, __ATOMIC_ACQUIRE) != PTG_SLOT_USED)
+		return 0;
+	for (uint32_t device = 0; device < PTG_DEVICES; device++) {
+		int result = ptg_word_empty(ledger, index, device);
+		if (result < 0)
+			return result;
+		__atomic_store_n(&slot->device[device].context, 0, __ATOMIC_RELAXED);
+	}
+	__atomic_store_n(&slot->entries, 0, __ATOMIC_RELAXED);
+	__atomic_store_n(&slot->pid, 0, __ATOMIC_RELAXED);
+	__atomic_store_n(&slot->host_pid, 0, __ATOMIC_RELAXED);
+	__atomic_store_n(&slot->state, PTG_SLOT_FREE, __ATOMIC_RELEASE);
+	__atomic_fetch_add(&ledger->reclaimed, 1, __ATOMIC_RELAXED);
+	return 1;
+}
+
+/* Give back what the dead process in slot `index` had charged. 1: reclaimed; 0: nothing to do; -EAGAIN: the slot's lock
+ * is held (the process lives, or somebody reclaims it right now); -EFAULT: the file was truncated. `dead` says that the
+ * caller knows the process to be dead although a raw clone's child still holds the description: then nobody else can
+ * reclaim it. */
+static int ptg_slot_reclaim(int fd, void *map, uint32_t index, int dead)
+{
+	if (index >= PTG_SLOTS)
+		return -EINVAL;
+	int locked = ptg_slot_lock(fd, index, F_WRLCK) == 0;
+	if (!locked && !dead)
+		return -EAGAIN;
+	int result = -EFAULT;
+	if (!sigsetjmp(ptg_guard_back, 1)) {
+		ptg_guard_armed = 1;
+		result = ptg_slot_empty(map, index);
+	}
+	ptg_guard_armed = 0;
+	if (locked)
+		ptg_slot_lock(fd, index, F_UNLCK);
+	return result;
+}
+
+/* Say which process of the host a slot is. */
+static int ptg_slot_set_host_pid(void *map, uint32_t index, int32_t pid)
+{
+	int result = -EFAULT;
+	if (index < PTG_SLOTS && !sigsetjmp(ptg_guard_back, 1)) {
+		ptg_guard_armed = 1;
+		__atomic_store_n(&((struct ptg_ledger *)map)->slot[index].host_pid, pid, __ATOMIC_RELAXED);
+		result = 0;
+	}
+	ptg_guard_armed = 0;
+	return result;
+}
+
+/* ---- doorbell ------------------------------------------------------------------------------------------------------------ */
+
+/* Sleep until the word at `p` is not `expected`: 0 woken or changed, -ETIMEDOUT, -EINTR, -EFAULT (truncated: the kernel
+ * looks at the page, so no guard is needed). */
+static int ptg_futex_wait(void *p, uint32_t expected, int64_t timeout_ns)
+{
+	struct timespec timeout = {timeout_ns / 1000000000, timeout_ns % 1000000000};
+	if (!syscall(SYS_futex, p, FUTEX_WAIT, expected, timeout_ns < 0 ? NULL : &timeout, NULL, 0) || errno == EAGAIN)
+		return 0;
+	return -errno;
+}
+
+static int ptg_futex_wake(void *p)
+{
+	long woken = syscall(SYS_futex, p, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+	return woken < 0 ? -errno : (int)woken;
+}
+
+/* Ring: +1 and wake, as a process does that takes a slot. The watcher rings its own bell to end its waiting thread. */
+static int ptg_doorbell_ring(void *map)
+{
+	int result = -EFAULT;
+	uint32_t *bell = &((struct ptg_ledger *)map)->doorbell;
+	if (!sigsetjmp(ptg_guard_back, 1)) {
+		ptg_guard_armed = 1;
+		__atomic_fetch_add(bell, 1, __ATOMIC_RELEASE);
+		result = 0;
+	}
+	ptg_guard_armed = 0;
+	return result ? result : ptg_futex_wake(bell);
+}
+
+#endif

@@ -1,0 +1,38 @@
+"""Words, units, shares and errors. Imports nothing of ours, so every other room may import it."""
+
+from partage.model.device import Device, pick
+from partage.model.errors import (
+    DeviceError,
+    LaunchError,
+    LedgerError,
+    NotFoundError,
+    PartageError,
+    PolicyError,
+    ShareRefused,
+    UsageError,
+)
+from partage.model.share import Share, ShareClass, Wish, parse_priority
+from partage.model.units import Bytes, Permille, format_cores, format_memory, parse_cores, parse_memory
+
+__all__ = [
+    "Bytes",
+    "Device",
+    "DeviceError",
+    "LaunchError",
+    "LedgerError",
+    "NotFoundError",
+    "PartageError",
+    "Permille",
+    "PolicyError",
+    "Share",
+    "ShareClass",
+    "ShareRefused",
+    "UsageError",
+    "Wish",
+    "format_cores",
+    "format_memory",
+    "parse_cores",
+    "parse_memory",
+    "parse_priority",
+    "pick",
+]

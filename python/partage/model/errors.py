@@ -1,0 +1,61 @@
+"""Every error that Partage raises on purpose.
+
+    PartageError
+    ├── UsageError          the caller asked for something that has no meaning (a unit, a class, an option)
+    ├── ShareRefused        a share that cannot be promised: no such device, or the card is already promised
+    ├── PolicyError         a policy file is missing, foreign, torn or corrupt
+    ├── LedgerError         a ledger or turns file is missing, foreign, truncated or corrupt
+    ├── DeviceError         the driver's libraries cannot be loaded or do not answer
+    ├── LaunchError         a program cannot be started with a share, or was started without the library
+    └── NotFoundError       no hand-over, profile or fault of that name
+
+Each message has four parts: the object, the value found, the limit it met, the next step. `str(error)` is one line
+with all four, which is what the command line prints.
+"""
+
+from __future__ import annotations
+
+
+class PartageError(Exception):
+    """Base of all: what is wrong, in one line.
+
+    `subject` is the object, `value` what was found there, `limit` what is allowed or expected, `step` what to do next.
+    """
+
+    def __init__(self, subject: str, value: object, limit: str, step: str) -> None:
+        self.subject = subject
+        self.value = value
+        self.limit = limit
+        self.step = step
+        super().__init__(subject, value, limit, step)
+
+    def __str__(self) -> str:
+        return f"{self.subject}: {self.value}; {self.limit}; {self.step}"
+
+
+class UsageError(PartageError):
+    """The caller asked for something that has no meaning."""
+
+
+class ShareRefused(PartageError):  # noqa: N818 -- a refusal is an answer, not a defect
+    """A share that cannot be promised."""
+
+
+class PolicyError(PartageError):
+    """A policy file cannot be used; the container is closed."""
+
+
+class LedgerError(PartageError):
+    """A ledger or turns file cannot be used; whatever it says is not believed."""
+
+
+class DeviceError(PartageError):
+    """The driver's libraries cannot be loaded or do not answer."""
+
+
+class LaunchError(PartageError):
+    """A program cannot be started with a share, or runs without the library."""
+
+
+class NotFoundError(PartageError):
+    """No object of that name."""

@@ -1,0 +1,88 @@
+"""What one container gets: a share per device, with the rules that turn a user's wish into one.
+
+The class rules are those of the grant: cores given and no class means `fixed`; neither given means `burst` with a
+guarantee of 0; `best-effort` never has a guarantee, its cores are a ceiling.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Final
+
+from partage.model.errors import UsageError
+
+CORES_MAX: Final = 1000
+DEFAULT_WEIGHT: Final = 100
+DEFAULT_PRIORITY: Final = 1
+
+
+class ShareClass(enum.Enum):
+    """How a share of compute is held; the value is what users write."""
+
+    FIXED = "fixed"
+    BURST = "burst"
+    BEST_EFFORT = "best-effort"
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One device's part: memory in bytes (hard limit), cores and ceiling in permille, weight 1-10000."""
+
+    uuid: str
+    memory: int
+    cores: int
+    ceiling: int
+    weight: int
+    physical: int
+
+    def __post_init__(self) -> None:
+        if not 0 < self.memory <= self.physical:
+            raise UsageError(
+                f"share of {self.uuid}",
+                f"memory {self.memory} bytes",
+                f"the card has {self.physical} bytes",
+                "ask for more than 0 and at most the whole card",
+            )
+        if not (0 <= self.cores <= self.ceiling <= CORES_MAX and self.ceiling > 0 and 1 <= self.weight <= 10000):
+            raise UsageError(
+                f"share of {self.uuid}",
+                f"cores {self.cores} ‰, ceiling {self.ceiling} ‰, weight {self.weight}",
+                "0 <= cores <= ceiling <= 1000, weight 1 to 10000",
+                "correct the value out of bounds",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """Cores, class and priority as asked; None where the user said nothing. Cores in permille."""
+
+    cores: int | None = None
+    share_class: ShareClass | None = None
+    priority: int = DEFAULT_PRIORITY
+
+    def resolved_class(self) -> ShareClass:
+        """Return the class that applies; raises UsageError for `fixed` without cores."""
+        if self.share_class is None:
+            return ShareClass.BURST if self.cores is None else ShareClass.FIXED
+        if self.share_class is ShareClass.FIXED and self.cores is None:
+            raise UsageError("class fixed", "no cores given", "a fixed share is exactly its cores", "add --cores")
+        return self.share_class
+
+    def share_of(self, uuid: str, memory: int, physical: int) -> Share:
+        """Return the share of one device for this wish; memory and physical in bytes."""
+        asked = self.cores or 0
+        kind = self.resolved_class()
+        cores = 0 if kind is ShareClass.BEST_EFFORT else asked
+        ceiling = CORES_MAX
+        if kind is ShareClass.FIXED or (kind is ShareClass.BEST_EFFORT and asked):
+            ceiling = asked
+        return Share(uuid, memory, cores, ceiling, cores or DEFAULT_WEIGHT, physical)
+
+
+def parse_priority(text: str) -> int:
+    """Return 0 (first) to 2 for `P0`, `P1`, `P2` or the bare digit; raises UsageError otherwise."""
+    digit = text[1:] if text[:1] in {"P", "p"} else text
+    if digit not in {"0", "1", "2"}:
+        raise UsageError(f"priority '{text}'", "not a priority", "P0 (first), P1, P2", "write one of these")
+    return int(digit)
