@@ -1,0 +1,295 @@
+/* test_kill_everywhere.c: kill -9 before every instruction that libvgpu.so executes in a hooked allocation and free,
+ * while peers contend for the same ledger. usage: test_kill_everywhere KIND [MOST]
+ *
+ * A victim is traced and single-stepped; calls that leave libvgpu.so run at full speed to their return address. Round k
+ * kills it before its k-th instruction inside the library. After each kill every peer must finish what it is doing (a
+ * watchdog of 2 s stands for "hangs"), and once a refusal has made somebody look, the ledger must equal what the
+ * simulator counts. Prints how many points there were; fails if an instruction seen while recording was never a point. */
+#include <linux/futex.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+#include <sys/user.h>
+#include <sys/wait.h>
+
+#include "share.h"
+#include "work.h"
+
+#define PEERS 8
+#define LIMIT (UINT64_C(256) << 20)
+#define POINTS (1 << 20)
+
+struct control {
+	uint32_t pause; /* peers free everything, acknowledge and wait while it is odd */
+	uint32_t refuse; /* peer 0 asks for more than the limit before it acknowledges */
+};
+
+static struct control *control;
+static char scratch[256], self_path[512];
+
+/* ---- children ------------------------------------------------------------------------------------------------------- */
+
+static void peer(enum work_kind kind, int index, int acknowledge)
+{
+	struct work held[4], too_much;
+	uint32_t seen = 0;
+	unsigned random = (unsigned)index * 2654435761u + 1;
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	work_init();
+	for (;;) {
+		int n = 0;
+		for (; n < 4; n++) {
+			random = random * 1664525 + 1013904223;
+			CUresult result = work_alloc(kind, &held[n], work_size(kind, random >> 16));
+			if (result == CUDA_ERROR_OUT_OF_MEMORY)
+				break;
+			CHECK(result == CUDA_SUCCESS, "peer %d: allocation gave %d", index, result);
+		}
+		while (n-- > 0)
+			CHECK(work_free(kind, &held[n]) == CUDA_SUCCESS, "peer %d: free failed", index);
+		uint32_t pause = __atomic_load_n(&control->pause, __ATOMIC_ACQUIRE);
+		if (pause == seen)
+			continue;
+		seen = pause;
+		if (pause % 2 == 0)
+			continue;
+		if (index == 0 && __atomic_load_n(&control->refuse, __ATOMIC_ACQUIRE)) {
+			CUresult result = work_alloc(kind, &too_much, LIMIT + (UINT64_C(2) << 20));
+			CHECK(result == CUDA_ERROR_OUT_OF_MEMORY, "more than the limit gave %d", result);
+		}
+		CHECK(write(acknowledge, "a", 1) == 1, "acknowledge");
+		while (__atomic_load_n(&control->pause, __ATOMIC_ACQUIRE) == pause)
+			syscall(SYS_futex, &control->pause, FUTEX_WAIT, pause, NULL, NULL, 0);
+	}
+}
+
+static void victim(enum work_kind kind)
+{
+	struct work w;
+	work_init();
+	for (int i = 0; i < 3; i++) { /* lazily resolved symbols and first pages are not the point */
+		CUresult warm = work_alloc(kind, &w, work_size(kind, 1));
+		CHECK(warm == CUDA_ERROR_OUT_OF_MEMORY || warm == CUDA_SUCCESS, "victim: %d", warm);
+		if (warm == CUDA_SUCCESS)
+			CHECK(work_free(kind, &w) == CUDA_SUCCESS, "victim: free");
+	}
+	raise(SIGSTOP);
+	CUresult result = work_alloc(kind, &w, work_size(kind, 1));
+	if (result == CUDA_SUCCESS)
+		result = work_free(kind, &w);
+	raise(SIGSTOP);
+	_exit(result == CUDA_SUCCESS || result == CUDA_ERROR_OUT_OF_MEMORY ? 0 : 1);
+}
+
+static pid_t start(const char *role, const char *kind, int index, int acknowledge, bool traced)
+{
+	char index_text[16], acknowledge_text[16], preload[512];
+	snprintf(index_text, sizeof index_text, "%d", index);
+	snprintf(acknowledge_text, sizeof acknowledge_text, "%d", acknowledge);
+	snprintf(preload, sizeof preload, "%s/lib/libvgpu.so", getenv("TEST_BUILD"));
+	pid_t pid = fork();
+	CHECK(pid >= 0, "fork: %s", strerror(errno));
+	if (pid == 0) {
+		setenv("LD_PRELOAD", preload, 1);
+		setenv("LD_BIND_NOW", "1", 1);
+		if (traced)
+			CHECK(ptrace(PTRACE_TRACEME, 0, NULL, NULL) == 0, "PTRACE_TRACEME: %s", strerror(errno));
+		execl(self_path, self_path, role, kind, index_text, acknowledge_text, (char *)NULL);
+		_exit(127);
+	}
+	return pid;
+}
+
+/* ---- tracing ---------------------------------------------------------------------------------------------------------- */
+
+struct range {
+	uint64_t begin, end;
+};
+
+static struct range library_text(pid_t pid)
+{
+	char path[64], line[512];
+	snprintf(path, sizeof path, "/proc/%d/maps", pid);
+	FILE *maps = fopen(path, "re");
+	CHECK(maps != NULL, "%s: %s", path, strerror(errno));
+	struct range text = {0};
+	while (fgets(line, sizeof line, maps)) {
+		unsigned long long begin, end;
+		char mode[8];
+		if (strstr(line, "libvgpu.so") && sscanf(line, "%llx-%llx %7s", &begin, &end, mode) == 3 && strchr(mode, 'x'))
+			text = (struct range){begin, end};
+	}
+	fclose(maps);
+	CHECK(text.begin != 0, "libvgpu.so is not mapped in the victim");
+	return text;
+}
+
+/* Waits for the next stop; false when the process is gone. */
+static bool stopped(pid_t pid, int *signal)
+{
+	int status;
+	CHECK(waitpid(pid, &status, 0) == pid, "waitpid: %s", strerror(errno));
+	*signal = WIFSTOPPED(status) ? WSTOPSIG(status) : 0;
+	CHECK(WIFSTOPPED(status) || (WIFEXITED(status) && WEXITSTATUS(status) == 0), "victim ended with status %x", status);
+	return WIFSTOPPED(status);
+}
+
+/* Runs until the function that was just called returns to `address`. */
+static bool run_to(pid_t pid, uint64_t address)
+{
+	int signal;
+	errno = 0;
+	long word = ptrace(PTRACE_PEEKTEXT, pid, address, NULL);
+	CHECK(errno == 0, "PEEKTEXT %llx: %s", (unsigned long long)address, strerror(errno));
+	ptrace(PTRACE_POKETEXT, pid, address, (word & ~0xffL) | 0xcc);
+	ptrace(PTRACE_CONT, pid, NULL, NULL);
+	if (!stopped(pid, &signal))
+		return false;
+	ptrace(PTRACE_POKETEXT, pid, address, word);
+	if (signal != SIGTRAP)
+		return false;
+	struct user_regs_struct registers;
+	ptrace(PTRACE_GETREGS, pid, NULL, &registers);
+	registers.rip--;
+	ptrace(PTRACE_SETREGS, pid, NULL, &registers);
+	return true;
+}
+
+/* Steps the victim through its allocation and free and kills it before instruction `kill_at` inside the library
+ * (-1: never). Notes the offset of every instruction inside the library in seen[]. Returns how many there were. */
+static int trace(pid_t pid, int kill_at, bool *seen, uint64_t *killed_at)
+{
+	int signal, count = 0;
+	CHECK(stopped(pid, &signal) && signal == SIGTRAP, "no stop at exec");
+	ptrace(PTRACE_SETOPTIONS, pid, NULL, PTRACE_O_EXITKILL);
+	ptrace(PTRACE_CONT, pid, NULL, NULL);
+	CHECK(stopped(pid, &signal) && signal == SIGSTOP, "no stop before the section: signal %d", signal);
+	struct range text = library_text(pid);
+	bool inside = false;
+	for (;;) {
+		struct user_regs_struct registers;
+		ptrace(PTRACE_SINGLESTEP, pid, NULL, NULL);
+		CHECK(stopped(pid, &signal), "victim exited inside the section");
+		if (signal == SIGSTOP)
+			break; /* end of the section */
+		CHECK(signal == SIGTRAP, "victim got signal %d", signal);
+		ptrace(PTRACE_GETREGS, pid, NULL, &registers);
+		if (registers.rip >= text.begin && registers.rip < text.end) {
+			inside = true;
+			CHECK(registers.rip - text.begin < POINTS, "library text is larger than %d bytes", POINTS);
+			if (seen)
+				seen[registers.rip - text.begin] = true;
+			if (count++ == kill_at) {
+				*killed_at = registers.rip - text.begin;
+				break;
+			}
+		} else if (inside) {
+			errno = 0;
+			uint64_t back = (uint64_t)ptrace(PTRACE_PEEKDATA, pid, registers.rsp, NULL);
+			inside = false;
+			if (errno == 0 && back >= text.begin && back < text.end && run_to(pid, back)) {
+				ptrace(PTRACE_GETREGS, pid, NULL, &registers);
+				inside = true;
+				if (count++ == kill_at) {
+					*killed_at = registers.rip - text.begin;
+					break;
+				}
+				if (seen)
+					seen[registers.rip - text.begin] = true;
+			}
+		}
+	}
+	kill(pid, SIGKILL);
+	int status;
+	CHECK(waitpid(pid, &status, 0) == pid, "waitpid: %s", strerror(errno));
+	return count;
+}
+
+/* ---- after a kill -------------------------------------------------------------------------------------------------------- */
+
+static void pause_peers(int acknowledged, bool refuse, int point)
+{
+	__atomic_store_n(&control->refuse, refuse, __ATOMIC_RELEASE);
+	__atomic_add_fetch(&control->pause, 1, __ATOMIC_ACQ_REL);
+	for (int n = 0; n < PEERS; n++) {
+		struct pollfd p = {.fd = acknowledged, .events = POLLIN};
+		char byte;
+		CHECK(poll(&p, 1, 2000) == 1, "point %d: %d of %d peers still wait 2 s after the kill", point, PEERS - n, PEERS);
+		CHECK(read(acknowledged, &byte, 1) == 1, "a peer is gone");
+	}
+}
+
+static void resume_peers(void)
+{
+	__atomic_add_fetch(&control->pause, 1, __ATOMIC_ACQ_REL);
+	syscall(SYS_futex, &control->pause, FUTEX_WAKE, PEERS, NULL, NULL, 0);
+}
+
+int main(int argc, char **argv)
+{
+#ifndef __x86_64__
+	SKIP("single-stepping is written for x86-64");
+#endif
+	CHECK(readlink("/proc/self/exe", self_path, sizeof self_path - 1) > 0, "readlink");
+	snprintf(scratch, sizeof scratch, "%s", getenv("TEST_SCRATCH"));
+	char path[512];
+	snprintf(path, sizeof path, "%s/control", scratch);
+	if (argc == 5) { /* a child */
+		control = share_map(path, sizeof *control);
+		if (strcmp(argv[1], "peer") == 0)
+			peer(work_kind(argv[2]), atoi(argv[3]), atoi(argv[4]));
+		victim(work_kind(argv[2]));
+	}
+	CHECK(argc >= 2, "usage: test_kill_everywhere KIND [MOST]");
+	int most = argc > 2 ? atoi(argv[2]) : POINTS, acknowledge[2];
+	int fd = open(path, O_CREAT | O_RDWR | O_CLOEXEC, 0600);
+	CHECK(fd >= 0 && ftruncate(fd, sizeof *control) == 0, "%s: %s", path, strerror(errno));
+	control = share_map(path, sizeof *control);
+	work_init(); /* makes the machine; this process has no shim and allocates nothing */
+	snprintf(path, sizeof path, "%s/machine", getenv("PARTAGE_SIM_DIR"));
+	struct sim_machine *machine = share_map(path, sizeof *machine);
+	snprintf(path, sizeof path, "%s/share", scratch);
+	share_create(path, &machine->model[0], LIMIT);
+	setenv("PARTAGE_DIR", path, 1);
+	CHECK(pipe(acknowledge) == 0, "pipe");
+
+	static bool seen[POINTS], hit[POINTS];
+	uint64_t at;
+	int recorded = trace(start("victim", argv[1], 0, -1, true), -1, seen, &at);
+	CHECK(recorded > 20, "%d instructions inside the library: the calls are not hooked", recorded);
+	snprintf(path, sizeof path, "%s/share/ledger", scratch);
+	struct ptg_ledger *ledger = share_map(path, sizeof *ledger);
+	for (int i = 0; i < PEERS; i++)
+		start("peer", argv[1], i, acknowledge[1], false);
+	close(acknowledge[1]);
+
+	int point = 0;
+	for (;; point++) {
+		if (point >= most)
+			break;
+		at = UINT64_MAX;
+		trace(start("victim", argv[1], 0, -1, true), point, NULL, &at);
+		if (at == UINT64_MAX)
+			break; /* it finished before: there is no such instruction */
+		hit[at] = true;
+		pause_peers(acknowledge[0], true, point);
+		uint64_t charged = share_charged(ledger), physical = share_physical(machine);
+		CHECK(charged == physical, "point %d (offset %llx): ledger %llu bytes, simulator %llu", point,
+		      (unsigned long long)at, (unsigned long long)charged, (unsigned long long)physical);
+		resume_peers();
+	}
+	int distinct = 0, missed = 0;
+	for (int i = 0; i < POINTS; i++) {
+		distinct += hit[i];
+		missed += seen[i] && !hit[i];
+	}
+	CHECK(machine->device[0].peak <= LIMIT, "the simulator once counted %llu bytes, limit %llu",
+	      (unsigned long long)machine->device[0].peak, (unsigned long long)LIMIT);
+	NOTE("%s: %d instructions recorded, %d kills at %d distinct instructions, %d recorded ones not hit", argv[1], recorded,
+	     point, distinct, missed);
+	CHECK(most < POINTS || missed == 0, "%d instructions were recorded and never a kill point", missed);
+	return 0;
+}

@@ -1,0 +1,97 @@
+/* work.h: one allocation and one free of each kind, for programs that are raced, traced and killed. */
+#ifndef PARTAGE_TESTS_WORK_H
+#define PARTAGE_TESTS_WORK_H
+
+#include <cuda.h>
+#include <string.h>
+
+#include "check.h"
+
+enum work_kind { WORK_PLAIN, WORK_SMALL, WORK_MANAGED, WORK_PITCHED, WORK_ASYNC, WORK_VMM, WORK_KINDS };
+
+static const char *const work_name[WORK_KINDS] = {"plain", "small", "managed", "pitched", "async", "vmm"};
+
+struct work {
+	CUdeviceptr p;
+	CUmemGenericAllocationHandle handle;
+	size_t bytes;
+};
+
+static inline enum work_kind work_kind(const char *name)
+{
+	for (int i = 0; i < WORK_KINDS; i++)
+		if (strcmp(name, work_name[i]) == 0)
+			return (enum work_kind)i;
+	CHECK(0, "no kind %s", name);
+	return WORK_PLAIN;
+}
+
+static inline void work_init(void)
+{
+	CUcontext context;
+	CHECK(cuInit(0) == CUDA_SUCCESS, "cuInit");
+	CHECK(cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS, "no context");
+	CHECK(cuCtxSetCurrent(context) == CUDA_SUCCESS, "cuCtxSetCurrent");
+}
+
+static inline CUresult work_map(struct work *w)
+{
+	CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0},
+				  .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+	CUresult result = cuMemAddressReserve(&w->p, w->bytes, 0, 0, 0);
+	CHECK(result == CUDA_SUCCESS, "cuMemAddressReserve: %d", result);
+	result = cuMemMap(w->p, w->bytes, 0, w->handle, 0);
+	CHECK(result == CUDA_SUCCESS, "cuMemMap: %d", result);
+	return cuMemSetAccess(w->p, w->bytes, &access, 1);
+}
+
+/* The driver's result; CUDA_ERROR_OUT_OF_MEMORY leaves nothing behind. */
+static inline CUresult work_alloc(enum work_kind kind, struct work *w, size_t bytes)
+{
+	CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+				    .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
+	CUresult result;
+	size_t pitch;
+	w->bytes = bytes;
+	switch (kind) {
+	case WORK_PLAIN:
+	case WORK_SMALL:
+		return cuMemAlloc(&w->p, bytes);
+	case WORK_MANAGED:
+		return cuMemAllocManaged(&w->p, bytes, CU_MEM_ATTACH_GLOBAL);
+	case WORK_PITCHED:
+		return cuMemAllocPitch(&w->p, &pitch, 4000, (bytes + 4095) / 4096, 4);
+	case WORK_ASYNC:
+		return cuMemAllocAsync(&w->p, bytes, NULL);
+	case WORK_VMM:
+		result = cuMemCreate(&w->handle, bytes, &prop, 0);
+		return result == CUDA_SUCCESS ? work_map(w) : result;
+	default:
+		return CUDA_ERROR_INVALID_VALUE;
+	}
+}
+
+static inline CUresult work_free(enum work_kind kind, struct work *w)
+{
+	CUresult result;
+	switch (kind) {
+	case WORK_ASYNC:
+		result = cuMemFreeAsync(w->p, NULL);
+		return result == CUDA_SUCCESS ? cuStreamSynchronize(NULL) : result;
+	case WORK_VMM:
+		result = cuMemUnmap(w->p, w->bytes);
+		if (result == CUDA_SUCCESS)
+			result = cuMemRelease(w->handle);
+		return result == CUDA_SUCCESS ? cuMemAddressFree(w->p, w->bytes) : result;
+	default:
+		return cuMemFree(w->p);
+	}
+}
+
+/* Sizes that exercise the kind: 4 KiB steps below 1 MiB for small blocks, whole granules elsewhere. */
+static inline size_t work_size(enum work_kind kind, unsigned random)
+{
+	return kind == WORK_SMALL ? (size_t)4096 * (1 + random % 255) : ((size_t)2 << 20) * (1 + random % 8);
+}
+
+#endif
