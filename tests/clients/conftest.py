@@ -1,0 +1,56 @@
+"""Third-party programs, unmodified, on the simulated driver through the shim: how they are started.
+
+Every program runs as a user would start it, by ``partage run``; nothing of ours is imported by it. A machine of its own
+is made for each test, so that tests may run beside each other.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+TOP = Path(__file__).resolve().parents[2]
+PROGRAMS = Path(__file__).parent / "programs"
+
+RunProgram = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def clean_environment(tmp_path: Path) -> dict[str, str]:
+    """The environment without anything that names a device, a limit or a preload; state lives under tmp_path."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("CUDA_", "PARTAGE_", "NUMBA_", "LD_"))}
+    for name in ("run", "sim"):
+        (tmp_path / name).mkdir(mode=0o700)
+    return {**kept, "XDG_RUNTIME_DIR": str(tmp_path / "run"), "PARTAGE_SIM_DIR": str(tmp_path / "sim")}
+
+
+@pytest.fixture
+def run_shared(clean_environment: dict[str, str]) -> RunProgram:
+    """Start a program under ``partage run`` with a memory share; fails the test where the program fails."""
+
+    def run(*argv: str, memory: str = "4Gi", sim: str = "zero", check: bool = True) -> subprocess.CompletedProcess[str]:
+        partage = Path(sys.executable).parent / "partage"
+        done = subprocess.run(
+            [str(partage), "run", "--sim", sim, "--device", "0", "--memory", memory, "--", *argv],
+            env=clean_environment,
+            capture_output=True,
+            text=True,
+            timeout=280,
+            check=False,
+        )
+        assert not check or done.returncode == 0, f"{argv}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done
+
+    return run
+
+
+def need(module: str) -> None:
+    """Skip with the reason where a client is not installed (``make test-clients`` installs all of them)."""
+    if importlib.util.find_spec(module) is None:
+        pytest.skip(f"{module} is not installed in this environment: run make test-clients")
