@@ -21,6 +21,8 @@ _Static_assert(sizeof(struct ptg_turn) == 64, "turn");
 _Static_assert(sizeof(struct ptg_turns) == 64 + 16 * 64, "turns");
 _Static_assert(offsetof(struct ptg_ledger, doorbell) == 64, "ledger.doorbell");
 _Static_assert(offsetof(struct ptg_ledger, reclaimed) == 128, "ledger.reclaimed");
+_Static_assert(offsetof(struct ptg_ledger, hint) == 132, "ledger.hint");
+_Static_assert(offsetof(struct ptg_ledger, high) == 136, "ledger.high");
 _Static_assert(offsetof(struct ptg_ledger, uuid) == 1024, "ledger.uuid");
 _Static_assert(offsetof(struct ptg_ledger, device) == 4096, "ledger.device");
 _Static_assert(sizeof(struct ptg_ledger_device) == 128, "ledger device");

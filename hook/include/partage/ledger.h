@@ -6,9 +6,20 @@
  * bytes = 1,056,768 bytes, little-endian. Charges are counted in units of PTG_UNIT (4 KiB), rounded up.
  *
  * Words: a *slot* is one process's place, a stable index that is never moved. A process owns slot i while it holds the
- * OFD write lock on byte i of the file (bytes from 0; the lock need not lie on bytes that mean anything). The kernel
- * drops it at death. Byte PTG_LOCK_SETUP is held while the file is initialised or a device is claimed; never across a
- * driver call. Byte PTG_LOCK_WATCH is held by whoever watches from outside (agent, `partage run`).
+ * OFD write lock on byte i of the file (bytes from 0; the lock need not lie on bytes that mean anything). The lock is
+ * kept by the mapping through which the owner uses the ledger, not by a descriptor: a program that closes descriptors
+ * it did not open keeps its slot, a fork's child does not inherit the mapping, and the kernel, which drops the lock at
+ * death, drops it after the process's descriptors, the driver's among them.
+ * Dead = the lock can be had, and, where the slot's pid namespace is the observer's own, no process with that pid and
+ * start time is left (a zombie whose threads are all gone counts as gone).
+ * Byte PTG_LOCK_SETUP is held while the file is initialised or a device is claimed, and, where the file is one that its
+ * last user removes, while a slot is taken; never across a driver call. Byte PTG_LOCK_WATCH is held by whoever watches
+ * from outside (agent, `partage run`).
+ *
+ * Taking a slot: a free one is locked, seen still free, its `done` words brought to zero, its identity written,
+ * `generation` counted up, and `state` stored last. `hint` is where a search may begin; slots at and above `high` were
+ * never taken. Giving a dead one back: lock, change by -done on each device, `state` = free, unlock; whoever is killed
+ * in between leaves a dead slot with less in it.
  *
  * Counting that no kill can break. The device's word W holds (used, slot, seq): the container's total, the slot that
  * changed it last, and the number of the change. A change by delta units on behalf of slot s (by its owner, or by a
@@ -16,9 +27,11 @@
  *   1. load W = (used, t, n).
  *   2. complete change n: where slot t's `done` word does not carry number n, read t's `next` word; if next carries n,
  *      compare-and-swap done: old -> next. Failure means that somebody completed it.
- *   3. store s.next = (done(s).used + delta, n+1).
+ *   3. where done(s) carries number n+1 (its last change was made one whole turn of the counter ago), store
+ *      done(s) = (done(s).used, n): else it would pass for the completion of this change.
+ *      Store s.next = (done(s).used + delta, n+1).
  *   4. compare-and-swap W: (used, t, n) -> (used + delta, s, n+1). On failure go back to 1.
- *   5. complete change n+1 (s.done = s.next): may be left to whoever comes next.
+ *   5. complete change n+1 (store s.done = s.next): may be left to whoever comes next.
  * A process killed anywhere leaves either no change, or a change whose slot the next comer completes. Invariant after
  * completion: W.used = sum of done.used over all slots. Reclaiming a dead slot is the change by -done.used.
  * Threads of one process serialise steps 1-5 by a process-private lock that is never held across a driver call.
@@ -95,7 +108,9 @@ struct ptg_ledger {
 	uint32_t reserved1[15];
 	/* own cache line */
 	uint32_t reclaimed; /* slots of dead processes that were given back */
-	uint32_t reserved2[15];
+	uint32_t hint;      /* where the search for a free slot begins */
+	uint32_t high;      /* slots at and above this index were never taken */
+	uint32_t reserved2[13];
 	uint64_t reserved3[104];
 	char     uuid[PTG_DEVICES][PTG_UUID_SIZE]; /* device index -> UUID; under a policy: the policy's order */
 	uint64_t reserved4[256];
