@@ -81,7 +81,8 @@ def layout_assertions(structures: str) -> str:
 def source(structures: str) -> str:
     """Return the C prologue of the module: headers, support code, proof of the layout."""
     includes = "".join(f'#include "{header}"\n' for header in HEADERS)
-    return f"#ifndef _GNU_SOURCE\n#define _GNU_SOURCE\n#endif\n{includes}{SUPPORT.read_text()}{layout_assertions(structures)}"
+    features = "#ifndef _GNU_SOURCE\n#define _GNU_SOURCE\n#endif\n"
+    return features + includes + SUPPORT.read_text() + layout_assertions(structures)
 
 
 def main() -> int:
@@ -94,7 +95,7 @@ def main() -> int:
         structures, constants = declarations(shlex.split(arguments.cc))
     except (OSError, subprocess.CalledProcessError) as error:
         reason = getattr(error, "stderr", None) or str(error)
-        print(f"abi.py: {arguments.cc} cannot preprocess the headers; set CC to a C compiler: {reason}", file=sys.stderr)
+        print(f"abi.py: {arguments.cc} cannot preprocess the headers; set CC: {reason}", file=sys.stderr)
         return 1
     builder = cffi.FFI()
     builder.cdef(structures + constants + FUNCTIONS)

@@ -6,7 +6,7 @@ stands here is part of the product's interface; renaming one breaks users.
 
 from typing import Final
 
-# ---- annotations, labels, Kubernetes ----------------------------------------------------------------------------------
+# ---- annotations, labels, Kubernetes ----
 PREFIX: Final = "partage.io/"
 GRANT: Final = "partage.io/grant"
 DEVICES: Final = "partage.io/devices"
@@ -30,7 +30,7 @@ ACCOUNT_SCHEDULER: Final = "partage-scheduler"
 ACCOUNT_WEBHOOK: Final = "partage-webhook"
 CONFIG_MAP: Final = "partage-config"
 
-# ---- files ----------------------------------------------------------------------------------------------------------------
+# ---- files ----
 HOST_ROOT: Final = "/run/partage"
 USER_DIRECTORY: Final = "partage"  # below $XDG_RUNTIME_DIR; else /tmp/partage-<uid>
 SIM_DIRECTORY: Final = "partage-sim"  # below $XDG_RUNTIME_DIR; else /tmp/partage-sim-<uid>
@@ -48,7 +48,7 @@ DRIVER_LIBRARY: Final = "libcuda.so.1"
 NVML_LIBRARY: Final = "libnvidia-ml.so.1"
 REAL_DRIVER_MARK: Final = "/proc/driver/nvidia/version"  # there only while NVIDIA's kernel module is loaded
 
-# ---- environment ------------------------------------------------------------------------------------------------------------
+# ---- environment ----
 ENV_DIR: Final = "PARTAGE_DIR"  # the hand-over directory of the process
 ENV_LIBRARY: Final = "PARTAGE_LIBRARY"  # libvgpu.so, where it does not lie beside the package
 ENV_SIM: Final = "PARTAGE_SIM"  # profile of the simulated machine
@@ -63,7 +63,7 @@ ENV_OVERSUBSCRIBE: Final = "CUDA_OVERSUBSCRIBE"
 ENV_CORE_POLICY: Final = "GPU_CORE_UTILIZATION_POLICY"
 ENV_MAX_GPU_MEM_MB: Final = "MAX_GPU_MEM_MB"
 
-# ---- metrics, ports -----------------------------------------------------------------------------------------------------------
+# ---- metrics, ports ----
 METRICS_PREFIX: Final = "partage_"
 PORT_EXTENDER: Final = 9440
 PORT_WEBHOOK: Final = 9443

@@ -24,9 +24,9 @@ TI: Final = 1 << 40
 MEMORY_FORMS: Final = "accepted: bytes (25769803776), 24Gi, 24g, 24576Mi, 24576m, 512k, 1t (powers of 1024)"
 CORES_FORMS: Final = "accepted: 30, 30%, 30.5%, 305‰ (0.1 % to 100 % of one device)"
 
-_MEMORY = re.compile(r"(?a:(\d+)([kmgt]i?)?)", re.IGNORECASE)
+_MEMORY = re.compile(r"(\d+)([kmgt]i?)?", re.IGNORECASE | re.ASCII)
 _SCALE: Final = {"": 1, "k": KI, "m": MI, "g": GI, "t": TI}
-_CORES = re.compile(r"(?a:(\d+(?:\.\d+)?)\s*(%|‰)?)")
+_CORES = re.compile(r"(\d+(?:\.\d+)?) ?(%|‰)?", re.ASCII)
 
 
 def parse_memory(text: str) -> Bytes:
@@ -35,12 +35,11 @@ def parse_memory(text: str) -> Bytes:
     Raises UsageError for anything outside the grammar, for 0 and for 2^63 and more.
     """
     match = _MEMORY.fullmatch(text)
-    # `ı` and `K` (Kelvin) fold to ASCII letters under IGNORECASE: only ASCII is meant
-    if match is None or not text.isascii():
+    if match is None:
         raise UsageError(f"memory '{text}'", "not an amount", MEMORY_FORMS, "write the amount in one of these forms")
     amount = int(match[1]) * _SCALE[(match[2] or "")[:1].lower()]
     if not 0 < amount < 1 << 63:
-        raise UsageError(f"memory '{text}'", f"{amount} bytes", MEMORY_FORMS, "write more than 0 and less than 2^63 bytes")
+        raise UsageError(f"memory '{text}'", f"{amount} bytes", MEMORY_FORMS, "write 1 byte to 2^63 - 1")
     return Bytes(amount)
 
 

@@ -1,0 +1,23 @@
+"""The three files of a hand-over, through the same C structures that libvgpu.so maps.
+
+`policy` (we write, tenants read), `ledger` (tenants write, we read and reclaim), `turns` (the arbiter writes).
+"""
+
+from partage.shm.ledger import Ledger, LedgerDevice, Slot, SlotDevice, WatchedLedger, create_ledger, read_ledger
+from partage.shm.policy import Policy, PolicyDevice, PolicyFile, read_policy
+from partage.shm.turns import create_turns
+
+__all__ = [
+    "Ledger",
+    "LedgerDevice",
+    "Policy",
+    "PolicyDevice",
+    "PolicyFile",
+    "Slot",
+    "SlotDevice",
+    "WatchedLedger",
+    "create_ledger",
+    "create_turns",
+    "read_ledger",
+    "read_policy",
+]

@@ -1,0 +1,274 @@
+"""The ledger: what a container's processes have charged, read from outside.
+
+Every byte of it is a tenant's claim. Readers use pread, so a truncated file is an error and never a SIGBUS; each index
+is bounds-checked; names are reduced to printable text before they can reach a terminal. Called by the watcher of
+`partage run` and the agent (`WatchedLedger`), by `partage top` and `resize` (`read_ledger`).
+
+Every defect is a LedgerError; nothing in a file can raise anything else.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import struct
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from partage._abi import ffi, lib
+from partage.model.errors import LedgerError
+from partage.shm import locks
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+SIZE: Final[int] = ffi.sizeof("struct ptg_ledger")
+UNIT: Final[int] = lib.PTG_UNIT
+SLOTS: Final[int] = lib.PTG_SLOTS
+_HEADER: Final[int] = ffi.offsetof("struct ptg_ledger", "slot")
+_SLOT: Final[int] = ffi.sizeof("struct ptg_slot")
+_BELL: Final[int] = ffi.offsetof("struct ptg_ledger", "doorbell")
+
+
+@dataclass(frozen=True, slots=True)
+class SlotDevice:
+    """What one process claims of one device: bytes charged, bytes of them that are context estimates, refusals."""
+
+    used: int
+    context: int
+    refused: int
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One process's place. `host_pid` is 0 until a watcher has found it."""
+
+    index: int
+    generation: int
+    pid: int
+    host_pid: int
+    start_time: int
+    pid_ns: int
+    name: str
+    devices: tuple[SlotDevice, ...]
+
+    @property
+    def identity(self) -> tuple[int, int, int, int]:
+        """What tells this process from any other that may have had the slot."""
+        return (self.index, self.pid, self.start_time, self.pid_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerDevice:
+    """One device of the container: total bytes charged, its raw word (changes with every charge), turn wishes."""
+
+    uuid: str
+    used: int
+    word: int
+    want: int
+    drained: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """A snapshot. Not atomic: a charge in between shows as a sum that differs from the total for one reading."""
+
+    devices: tuple[LedgerDevice, ...]
+    slots: tuple[Slot, ...]
+    doorbell: int
+    reclaimed: int
+
+    def used(self, uuid: str) -> int:
+        """Return the bytes charged on the device with this UUID; 0 where the ledger does not know it."""
+        return next((device.used for device in self.devices if device.uuid == uuid), 0)
+
+
+def _defect(where: str, value: object, limit: str) -> LedgerError:
+    return LedgerError(f"ledger {where}", value, limit, "restart the container's program; its use cannot be read")
+
+
+def printable(raw: bytes) -> str:
+    """Return a tenant's bytes as text that is safe on a terminal."""
+    text = raw.split(b"\0", 1)[0].decode("utf-8", "replace")
+    return "".join(char if char.isprintable() else "?" for char in text)
+
+
+def create_ledger(path: Path, uuids: Sequence[str]) -> None:
+    """Make an empty ledger whose devices are `uuids`, in the policy's order."""
+    image = ffi.new("struct ptg_ledger *")
+    image.layout, image.size = lib.PTG_LEDGER_LAYOUT, SIZE
+    image.ndev, image.nslots = len(uuids), SLOTS
+    for target, uuid in zip(image.uuid, uuids, strict=False):
+        ffi.buffer(target)[: len(uuid)] = uuid.encode()
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        os.ftruncate(fd, SIZE)
+        os.pwrite(fd, bytes(ffi.buffer(image, _HEADER)), 0)
+        os.pwrite(fd, struct.pack("<Q", lib.PTG_LEDGER_MAGIC), 0)  # last: what it names is now complete
+    finally:
+        os.close(fd)
+
+
+def decode(data: bytes, where: str = "in memory") -> Ledger:
+    """Return the snapshot in `data`; raises LedgerError where it is short, foreign or absurd."""
+    if len(data) < SIZE:
+        raise _defect(where, f"{len(data)} bytes", f"a ledger has {SIZE}")
+    source = ffi.from_buffer("struct ptg_ledger *", data)
+    if (source.magic, source.layout, source.size) != (lib.PTG_LEDGER_MAGIC, lib.PTG_LEDGER_LAYOUT, SIZE):
+        found = f"magic {source.magic:#x}, layout {source.layout}, size {source.size}"
+        raise _defect(where, found, f"{lib.PTG_LEDGER_MAGIC:#x}, {lib.PTG_LEDGER_LAYOUT}, {SIZE}")
+    if source.ndev > lib.PTG_DEVICES or source.nslots != SLOTS:
+        raise _defect(where, f"{source.ndev} devices, {source.nslots} slots", f"at most {lib.PTG_DEVICES}, {SLOTS}")
+    count = source.ndev
+    states = memoryview(data)[_HEADER:SIZE].cast("I")[:: _SLOT // 4].tolist()
+    used = [index for index, state in enumerate(states) if state == lib.PTG_SLOT_USED]
+    return Ledger(
+        devices=tuple(_decode_device(source, i) for i in range(count)),
+        slots=tuple(_decode_slot(source, index, count) for index in used),
+        doorbell=source.doorbell,
+        reclaimed=source.reclaimed,
+    )
+
+
+def _decode_device(source: Any, index: int) -> LedgerDevice:
+    device = source.device[index]
+    return LedgerDevice(
+        uuid=printable(bytes(ffi.buffer(source.uuid[index]))),
+        used=(device.word >> lib.PTG_USED_SHIFT) * UNIT,
+        word=device.word,
+        want=device.want,
+        drained=device.drained,
+    )
+
+
+def _decode_slot(source: Any, index: int, count: int) -> Slot:
+    slot = source.slot[index]
+    return Slot(
+        index=index,
+        generation=slot.generation,
+        pid=slot.pid,
+        host_pid=slot.host_pid,
+        start_time=slot.start_time,
+        pid_ns=slot.pid_ns,
+        name=printable(bytes(ffi.buffer(slot.name))),
+        devices=tuple(_decode_share(source, index, device) for device in range(count)),
+    )
+
+
+def _decode_share(source: Any, index: int, device: int) -> SlotDevice:
+    """Return one process's part, a last change that nobody has completed yet included."""
+    share = source.slot[index].device[device]
+    word, mine = source.device[device].word, share.done
+    is_last = (word >> lib.PTG_SLOT_SHIFT) & lib.PTG_SLOT_MASK == index
+    if is_last and (word ^ share.next) & lib.PTG_SEQ_MASK == 0 and (word ^ mine) & lib.PTG_SEQ_MASK:
+        mine = share.next
+    return SlotDevice((mine >> lib.PTG_USED_SHIFT) * UNIT, share.context * UNIT, share.refused)
+
+
+def read_ledger(path: Path) -> Ledger:
+    """Return a snapshot of the ledger at `path`; raises LedgerError."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        raise _defect(str(path), error.strerror or error, "a readable file") from error
+    try:
+        return decode(os.pread(fd, SIZE, 0), str(path))
+    except OSError as error:
+        raise _defect(str(path), error.strerror or error, "a regular file") from error
+    finally:
+        os.close(fd)
+
+
+class WatchedLedger:
+    """A ledger that this process watches: reclaims dead slots, names host pids, waits at the doorbell.
+
+    Holds the byte PTG_LOCK_WATCH; raises LedgerError where somebody else watches already or the file is not a ledger.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError as error:
+            raise _defect(str(path), error.strerror or error, "a file that we may change") from error
+        try:
+            self._open()
+        except BaseException:
+            os.close(self._fd)
+            raise
+        self._closing = False
+        self._thread: threading.Thread | None = None
+
+    def _open(self) -> None:
+        if not locks.try_lock(self._fd, lib.PTG_LOCK_WATCH):
+            raise _defect(str(self.path), "watched by another process", "one watcher a ledger")
+        self.read()
+        if lib.ptg_guard_install() < 0:
+            raise _defect(str(self.path), "no SIGBUS guard", "a handler that can be installed")
+        self._map = mmap.mmap(self._fd, SIZE)
+        self._shared = ffi.from_buffer(self._map)
+
+    def read(self) -> Ledger:
+        """Return a snapshot; raises LedgerError."""
+        try:
+            return decode(os.pread(self._fd, SIZE, 0), str(self.path))
+        except OSError as error:
+            raise _defect(str(self.path), error.strerror or error, "a regular file") from error
+
+    def is_alive(self, index: int) -> bool:
+        """Whether the slot's lock is held: by its process, or for a moment by whoever reclaims it."""
+        return locks.is_locked(self._fd, index)
+
+    def reclaim(self, index: int, *, dead: bool = False) -> bool:
+        """Give back what a dead process had charged; False where its lock is still held.
+
+        `dead`: the caller saw the process end (pidfd), so a lock that some raw clone's child still holds is no proof
+        of life. Raises LedgerError where the tenant truncated the file or changes it for ever.
+        """
+        result = lib.ptg_slot_reclaim(self._fd, self._shared, index, dead)
+        if result == -errno.EAGAIN and not dead:
+            return False
+        if result < 0:
+            raise _defect(str(self.path), os.strerror(-result), "a ledger that its tenant leaves whole")
+        return True
+
+    def set_host_pid(self, index: int, pid: int) -> None:
+        """Write down which process of this host a slot is; a truncated file is left for `read` to report."""
+        lib.ptg_slot_set_host_pid(self._shared, index, pid)
+
+    def start_doorbell(self) -> int:
+        """Return an eventfd that becomes readable whenever a tenant rings (and at once, for what came before)."""
+        bell = os.eventfd(1, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._thread = threading.Thread(target=self._listen, args=(bell,), name="doorbell", daemon=True)
+        self._thread.start()
+        return bell
+
+    def _listen(self, event: int) -> None:
+        """Sleep on the doorbell; ends when the ledger is closed or truncated (the event then stays ready)."""
+        seen: int | None = None
+        while not self._closing:
+            data = os.pread(self._fd, 4, _BELL)
+            if len(data) < 4:
+                os.eventfd_write(event, 1)
+                return
+            now = struct.unpack("<I", data)[0]
+            if now != seen:
+                seen = now
+                os.eventfd_write(event, 1)
+            if lib.ptg_futex_wait(self._shared + _BELL, seen, -1) == -errno.EFAULT:
+                os.eventfd_write(event, 1)
+                return
+
+    def close(self) -> None:
+        """Stop listening, let the watcher's lock go."""
+        self._closing = True
+        if self._thread is not None:
+            while self._thread.is_alive():
+                lib.ptg_doorbell_ring(self._shared)
+                self._thread.join(0.01)
+        ffi.release(self._shared)
+        self._map.close()
+        os.close(self._fd)

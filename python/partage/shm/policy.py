@@ -1,0 +1,252 @@
+"""The policy file: one container's grant, as libvgpu.so reads it.
+
+`Policy` is the content; `encode`/`decode` translate; `read_policy` reads a file; `PolicyFile` writes one in place.
+Called by `partage run` and the agent (writers), by `partage top`, `resize` and `doctor` (readers). Several writers of
+one machine (the watcher's correction, a resize) take turns by an OFD lock on the file and each changes only its own
+fields, so none undoes the other. A writer killed half-way leaves an odd sequence number; readers then keep their last
+good copy, and the next writer completes it.
+
+Every defect of a file is a PolicyError; nothing in a file can raise anything else.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from partage._abi import ffi, lib
+from partage.model.errors import PolicyError
+from partage.shm.locks import locked
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+SIZE: Final[int] = ffi.sizeof("struct ptg_policy")
+MAX_DEVICES: Final[int] = lib.PTG_DEVICES
+CLASSES: Final = ("fixed", "burst", "best-effort")  # position = PTG_CLASS_*
+_ENFORCEMENT: Final = (
+    (lib.PTG_ENFORCE_MIG, "mig"),
+    (lib.PTG_ENFORCE_VENDOR, "vendor"),
+    (lib.PTG_ENFORCE_DMEM, "dmem"),
+    (lib.PTG_ENFORCE_MPS, "mps"),
+    (lib.PTG_ENFORCE_SHIM, "shim"),
+)
+_RETRY_NS: Final = 1_000_000  # a reader's patience with a write in progress
+_WRITERS: Final = 0  # lock byte: whoever changes the file
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyDevice:
+    """One device of the grant. Memory, overhead, physical and context in bytes; cores and ceiling in permille."""
+
+    uuid: str
+    memory: int
+    physical: int
+    cores: int = 0
+    ceiling: int = 1000
+    weight: int = 100
+    overhead: int = 0
+    gated: bool = False
+    turn: int = 0
+    context: int | None = None  # None: nobody knows better than the library
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A whole policy; a device's position is its ordinal in the container."""
+
+    devices: tuple[PolicyDevice, ...]
+    is_open: bool = True
+    share_class: str = "burst"
+    priority: int = 1
+    enforcement: int = lib.PTG_ENFORCE_SHIM
+    flags: int = 0
+    generation: int = 1
+
+    @property
+    def enforced_by(self) -> str:
+        """What holds the limit, the strongest first, e.g. `shim`; `none` where nothing does."""
+        return next((name for bit, name in _ENFORCEMENT if self.enforcement & bit), "none")
+
+    def device(self, uuid: str) -> PolicyDevice | None:
+        """Return the device with this UUID, or None."""
+        return next((device for device in self.devices if device.uuid == uuid), None)
+
+    def changed(self, uuid: str, /, **changes: Any) -> Policy:
+        """Return a copy in which the device `uuid` has other values."""
+        devices = tuple(replace(device, **changes) if device.uuid == uuid else device for device in self.devices)
+        return replace(self, devices=devices)
+
+
+def _defect(where: str, value: object, limit: str) -> PolicyError:
+    return PolicyError(f"policy {where}", value, limit, "the container is closed until its writer repairs the file")
+
+
+def _check(policy: Policy, where: str) -> None:
+    """Raise PolicyError where a value is out of bounds: the same bounds that libvgpu.so holds a policy to."""
+    if len(policy.devices) > MAX_DEVICES:
+        raise _defect(where, f"{len(policy.devices)} devices", f"at most {MAX_DEVICES}")
+    if policy.share_class not in CLASSES or policy.priority not in {0, 1, 2}:
+        raise _defect(where, f"class {policy.share_class!r}, priority {policy.priority}", f"{CLASSES}, 0 to 2")
+    for device in policy.devices:
+        name = device.uuid.encode("utf-8", "replace")
+        if not 0 < len(name) < lib.PTG_UUID_SIZE or not device.uuid.isprintable():
+            raise _defect(where, f"UUID {device.uuid!r}", f"1 to {lib.PTG_UUID_SIZE - 1} printable bytes")
+        if not 0 < device.memory < 1 << 63 or not 0 <= device.physical < 1 << 63:
+            raise _defect(where, f"memory {device.memory} of {device.physical} bytes", "1 byte to 2^63 - 1")
+        if not (device.cores <= 1000 and 1 <= device.ceiling <= 1000 and 1 <= device.weight <= 10000):
+            values = f"cores {device.cores} ‰, ceiling {device.ceiling} ‰, weight {device.weight}"
+            raise _defect(where, values, "cores up to 1000, ceiling 1 to 1000, weight 1 to 10000")
+        if device.turn >= MAX_DEVICES:
+            raise _defect(where, f"turn {device.turn}", f"an index below {MAX_DEVICES}")
+
+
+def encode(policy: Policy) -> Any:
+    """Return the policy as `struct ptg_policy *`, checksum included, sequence number 0."""
+    _check(policy, "to be written")
+    image = ffi.new("struct ptg_policy *")
+    image.magic, image.layout, image.size = lib.PTG_POLICY_MAGIC, lib.PTG_POLICY_LAYOUT, SIZE
+    image.generation, image.flags, image.priority = policy.generation, policy.flags, policy.priority
+    image.state = lib.PTG_STATE_OPEN if policy.is_open else lib.PTG_STATE_CLOSED
+    image.share_class, image.enforcement = CLASSES.index(policy.share_class), policy.enforcement
+    image.ndev = len(policy.devices)
+    for target, device in zip(image.device, policy.devices, strict=False):
+        target.uuid = device.uuid.encode()
+        target.memory, target.overhead, target.physical = device.memory, device.overhead, device.physical
+        target.cores, target.ceiling, target.weight = device.cores, device.ceiling, device.weight
+        target.gated, target.turn = device.gated, device.turn
+        target.context = lib.PTG_CONTEXT_UNKNOWN if device.context is None else device.context
+    image.crc32c = lib.ptg_policy_crc(image)
+    return image
+
+
+def decode(data: bytes, where: str = "in memory") -> Policy:
+    """Return the policy in `data`; raises PolicyError where it is short, foreign, being written, torn or absurd."""
+    if len(data) < SIZE:
+        raise _defect(where, f"{len(data)} bytes", f"a policy has {SIZE}")
+    image = ffi.new("struct ptg_policy *")
+    ffi.memmove(image, data, SIZE)
+    if image.magic != lib.PTG_POLICY_MAGIC or image.layout != lib.PTG_POLICY_LAYOUT or image.size != SIZE:
+        found = f"magic {image.magic:#x}, layout {image.layout}, size {image.size}"
+        raise _defect(where, found, f"{lib.PTG_POLICY_MAGIC:#x}, {lib.PTG_POLICY_LAYOUT}, {SIZE}")
+    if image.seq & 1 or image.crc32c != lib.ptg_policy_crc(image):
+        found = f"sequence {image.seq}, checksum {image.crc32c:#010x}"
+        raise _defect(where, found, f"an even sequence, checksum {lib.ptg_policy_crc(image):#010x}")
+    if image.ndev > MAX_DEVICES or image.share_class >= len(CLASSES) or image.state > lib.PTG_STATE_OPEN:
+        found = f"{image.ndev} devices, class {image.share_class}, state {image.state}"
+        raise _defect(where, found, f"at most {MAX_DEVICES}, {len(CLASSES) - 1}, {lib.PTG_STATE_OPEN}")
+    policy = Policy(
+        devices=tuple(_decode_device(image.device[i]) for i in range(image.ndev)),
+        is_open=image.state == lib.PTG_STATE_OPEN,
+        share_class=CLASSES[image.share_class],
+        priority=image.priority,
+        enforcement=image.enforcement,
+        flags=image.flags,
+        generation=image.generation,
+    )
+    _check(policy, where)
+    return policy
+
+
+def _decode_device(source: Any) -> PolicyDevice:
+    return PolicyDevice(
+        uuid=ffi.string(source.uuid).decode("utf-8", "replace"),
+        memory=source.memory,
+        physical=source.physical,
+        cores=source.cores,
+        ceiling=source.ceiling,
+        weight=source.weight,
+        overhead=source.overhead,
+        gated=bool(source.gated),
+        turn=source.turn,
+        context=None if source.context == lib.PTG_CONTEXT_UNKNOWN else source.context,
+    )
+
+
+def read_policy(path: Path) -> Policy:
+    """Return the policy at `path`, waiting at most 1 ms for a write in progress; raises PolicyError."""
+    until = time.monotonic_ns() + _RETRY_NS
+    while True:
+        try:
+            with path.open("rb") as file:
+                data = file.read(SIZE)
+        except OSError as error:
+            raise _defect(str(path), error.strerror or error, "a readable file") from error
+        try:
+            return decode(data, str(path))
+        except PolicyError:
+            if time.monotonic_ns() >= until:
+                raise
+
+
+class PolicyFile:
+    """A policy that we write: changed in place, so that every process that maps it sees the change at once."""
+
+    def __init__(self, path: Path, fd: int) -> None:
+        self.path = path
+        self._fd = fd
+        self._map = mmap.mmap(fd, SIZE)
+        self._shared = ffi.from_buffer("struct ptg_policy *", self._map)
+        self._last: Policy | None = None
+
+    @classmethod
+    def create(cls, path: Path, policy: Policy) -> Self:
+        """Make the file with this content (readable for everyone who can reach its directory)."""
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        os.ftruncate(fd, SIZE)
+        file = cls(path, fd)
+        file.update(lambda _: policy)
+        return file
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Open an existing file for changes; raises PolicyError where it is missing, short or not ours to change."""
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError as error:
+            raise _defect(str(path), error.strerror or error, "a file that we may change") from error
+        size = os.fstat(fd).st_size
+        if size < SIZE:
+            os.close(fd)
+            raise _defect(str(path), f"{size} bytes", f"a policy has {SIZE}")
+        return cls(path, fd)
+
+    def update(self, change: Callable[[Policy], Policy]) -> Policy:
+        """Apply `change` to what the file says now and return the result.
+
+        Where the file is torn (a writer was killed), the content this object wrote or read last is the base; raises
+        PolicyError where there is none.
+        """
+        with locked(self._fd, _WRITERS):
+            before, intact = self._current()
+            after = change(before)
+            if after != before or not intact:
+                lib.ptg_policy_publish(self._shared, encode(after))
+            self._last = after
+        return after
+
+    def _current(self) -> tuple[Policy, bool]:
+        """Return what the file says, or what it said last, and whether it is intact."""
+        data = os.pread(self._fd, SIZE, 0)
+        if not any(data):
+            return Policy(devices=(), is_open=False), False  # just made
+        try:
+            return decode(data, str(self.path)), True
+        except PolicyError:
+            if self._last is None:
+                raise
+            return self._last, False
+
+    def shut(self) -> None:
+        """Put the container into the closed state: every further allocation is refused."""
+        self.update(lambda policy: replace(policy, is_open=False))
+
+    def close(self) -> None:
+        """Unmap and close; the file stays."""
+        ffi.release(self._shared)
+        self._map.close()
+        os.close(self._fd)
