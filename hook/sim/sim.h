@@ -23,7 +23,8 @@
 extern struct sim_machine *sim_machine; /* NULL until sim_machine_open() succeeded */
 
 int  sim_machine_open(void);            /* idempotent, thread-safe; 0, or -1 with a reason for sim_log() */
-int  sim_client_slot(void);             /* this process's client slot (after fork: a new one) */
+int  sim_machine_fd(void);              /* for OFD locks on the machine file, -1 if it cannot be opened (after fork: a new one) */
+int  sim_client_slot(void);             /* this process's client slot (after fork: a new one); -1: none is left */
 bool sim_client_alive(int slot);        /* by the OFD lock; a dead client's memory is wiped as a side effect */
 void sim_lock(uint64_t *word);          /* takeover-able, see machine.h; never held across sleeps or user code */
 void sim_unlock(uint64_t *word);
@@ -64,9 +65,15 @@ struct sim_context {
 	struct sim_stream *legacy; /* the NULL stream, engine.c makes it */
 	struct sim_stream *streams; /* list of all streams of the context */
 	struct sim_memory_space *memory; /* memory.c: packing of small blocks */
+	int error;          /* sticky CUresult that all further work gets; atomic; 0 = none */
+	struct sim_module *modules; /* module.c: list of the modules loaded into it */
 };
 
 struct sim_context *sim_current(void); /* NULL: no current context (CUDA_ERROR_INVALID_CONTEXT) */
+/* The current context, or why a call that needs one fails: not initialised, none, destroyed, or the context's own error. */
+CUresult sim_require(struct sim_context **context);
+/* The device's primary context; its handle stays the same while the process lives, active or not. */
+struct sim_context *sim_primary(int device);
 
 /* ---- engine.c / stream.c ---------------------------------------------------------------------------------------------- */
 
@@ -95,6 +102,12 @@ int      sim_stream_device(struct sim_stream *stream); /* physical index */
 struct sim_context *sim_stream_context(struct sim_stream *stream);
 void sim_streams_init(struct sim_context *context);    /* called by context.c when a context is made */
 void sim_streams_destroy(struct sim_context *context); /* called by context.c: waits, frees */
+/* What a context answers whose device fell off the bus. */
+#define SIM_ERROR_LOST CUDA_ERROR_UNKNOWN
+/* The error that every call on this context gets: its own sticky one, or the loss of its device; else CUDA_SUCCESS. */
+CUresult sim_context_error(const struct sim_context *context);
+/* module.c; called by context.c after sim_streams_destroy(): unloads what is still loaded. */
+void sim_modules_destroy(struct sim_context *context);
 /* Engine time of a copy of n bytes on a device by its profile. */
 uint64_t sim_copy_ns(int device, size_t bytes);
 
@@ -103,6 +116,13 @@ uint64_t sim_copy_ns(int device, size_t bytes);
 /* Is [p, p+n) inside live device memory (plain, managed, pool, mapped VMM)? Host pointers to it are the same address: the
  * arena is mapped read-write in this process, so device memory can be touched with memcpy. */
 bool sim_is_device(CUdeviceptr p, size_t n);
+/* A program has waited for the device: pools give back what is beyond their release threshold. Called by whatever
+ * synchronises a stream, event or context, after it has waited and without locks. */
+void sim_pools_synchronized(int device);
+/* Device memory for the driver's own use (a module's variables): as cuMemAlloc would give, zeroed, but no program may free
+ * it. n > 0. Counted as contexts and modules are. CUDA_ERROR_OUT_OF_MEMORY where the card is full. */
+CUresult sim_memory_take(struct sim_context *context, size_t n, CUdeviceptr *out);
+void     sim_memory_put(struct sim_context *context, CUdeviceptr p);
 
 /* ---- handles.c: live handles of every kind, so that a stale or foreign pointer is an error and not a crash ------------- */
 
