@@ -20,6 +20,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "ledger_core.h"
 #include "partage/abi_check.h"
 
 /* ---- checksum ---------------------------------------------------------------------------------------------------- */
@@ -93,65 +94,22 @@ static int ptg_guard_install(void)
 
 /* ---- ledger: the watcher's side --------------------------------------------------------------------------------------- */
 
-static uint32_t ptg_word_used(uint64_t word)
-{
-	return (uint32_t)(word >> PTG_USED_SHIFT);
-}
-
-/* Step 2 of the protocol in ledger.h: what the last change proposed becomes its slot's `done`. */
-static void ptg_word_complete(struct ptg_ledger *ledger, uint32_t device, uint64_t word)
-{
-	struct ptg_slot_device *slot = &ledger->slot[word >> PTG_SLOT_SHIFT & PTG_SLOT_MASK].device[device];
-	uint64_t done = __atomic_load_n(&slot->done, __ATOMIC_ACQUIRE);
-	uint64_t next = __atomic_load_n(&slot->next, __ATOMIC_ACQUIRE);
-	uint64_t number = word & PTG_SEQ_MASK;
-	if ((done & PTG_SEQ_MASK) != number && (next & PTG_SEQ_MASK) == number)
-		__atomic_compare_exchange_n(&slot->done, &done, next, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
-}
-
-/* The change by -done.used on behalf of a dead slot. Bounded: a tenant that scribbles for ever cannot hold us here. */
-static int ptg_word_empty(struct ptg_ledger *ledger, uint32_t index, uint32_t device)
-{
-	struct ptg_slot_device *slot = &ledger->slot[index].device[device];
-	uint64_t *shared = &ledger->device[device].word;
-	for (int attempt = 0; attempt < 100000; attempt++) {
-		uint64_t word = __atomic_load_n(shared, __ATOMIC_ACQUIRE);
-		ptg_word_complete(ledger, device, word);
-		uint64_t done = __atomic_load_n(&slot->done, __ATOMIC_ACQUIRE);
-		uint32_t mine = ptg_word_used(done), used = ptg_word_used(word);
-		if (!mine)
-			return 0;
-		uint64_t number = (word + 1) & PTG_SEQ_MASK;
-		uint64_t left = used > mine ? used - mine : 0;
-		__atomic_store_n(&slot->next, number, __ATOMIC_RELEASE);
-		uint64_t wanted = left << PTG_USED_SHIFT | (uint64_t)index << PTG_SLOT_SHIFT | number;
-		if (__atomic_compare_exchange_n(shared, &word, wanted, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
-			ptg_word_complete(ledger, device, wanted);
-			return 1;
-		}
-	}
-	return -EAGAIN;
-}
-
 static int ptg_slot_lock(int fd, uint32_t index, short type)
 {
 	struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = index, .l_len = 1};
 	return fcntl(fd, F_OFD_SETLK, &lock) ? -errno : 0;
 }
 
+/* The change by -done on every device (a change of its own that was left half-way is completed first), then free. */
 static int ptg_slot_empty(struct ptg_ledger *ledger, uint32_t index)
 {
 	struct ptg_slot *slot = &ledger->slot[index];
 	if (__atomic_load_n(&slot->state, __ATOMIC_ACQUIRE) != PTG_SLOT_USED)
 		return 0;
 	for (uint32_t device = 0; device < PTG_DEVICES; device++) {
-		int result = ptg_word_empty(ledger, index, device);
-		if (result < 0)
-			return result;
-		__atomic_store_n(&slot->device[device].context, 0, __ATOMIC_RELAXED);
+		ptg_complete(ledger, device, ptg_load(&ledger->device[device].word));
+		ptg_subtract(ledger, device, index, PTG_UNITS_MAX);
 	}
-	__atomic_store_n(&slot->entries, 0, __ATOMIC_RELAXED);
-	__atomic_store_n(&slot->pid, 0, __ATOMIC_RELAXED);
 	__atomic_store_n(&slot->host_pid, 0, __ATOMIC_RELAXED);
 	__atomic_store_n(&slot->state, PTG_SLOT_FREE, __ATOMIC_RELEASE);
 	__atomic_fetch_add(&ledger->reclaimed, 1, __ATOMIC_RELAXED);

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from partage._abi import ffi, lib
 from partage.shm import create_ledger, locks
 
@@ -32,7 +31,7 @@ class Tenant:
         slot = self.ledger.slot[index]
         slot.generation += 1
         slot.pid, slot.start_time = pid or os.getpid(), start
-        slot.pid_ns = os.stat("/proc/self/ns/pid").st_ino
+        slot.pid_ns = Path("/proc/self/ns/pid").stat().st_ino
         slot.name = name
         slot.state = lib.PTG_SLOT_USED
         self.ledger.doorbell += 1

@@ -10,13 +10,12 @@ import select
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-
 from partage._abi import lib
 from partage.model import LedgerError
 from partage.shm import WatchedLedger, create_ledger, read_ledger
 from partage.shm import ledger as module
 
-from .conftest import UUID
+from .conftest import UUID, Tenant
 
 UNIT = module.UNIT
 
@@ -101,8 +100,6 @@ def test_a_slot_lock_that_outlives_its_process_is_overruled_by_the_pidfd(tenant)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 50), st.booleans()), max_size=30), st.integers(0, 3))
 def test_any_history_leaves_totals_equal_to_processes(tmp_path_factory, history, victim):
-    from .conftest import Tenant
-
     path = tmp_path_factory.mktemp("ledger") / "ledger"
     create_ledger(path, [UUID])
     tenant = Tenant(path)

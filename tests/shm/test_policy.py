@@ -4,14 +4,12 @@ raises anything but PolicyError."""
 
 from __future__ import annotations
 
-import os
 import struct
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from partage._abi import ffi, lib
 from partage.model import PolicyError
 from partage.shm import Policy, PolicyDevice, PolicyFile, read_policy
@@ -91,12 +89,12 @@ def test_checksum_is_crc32c():
 
 def test_update_is_seen_through_a_mapping_made_before(tmp_path):
     file = PolicyFile.create(tmp_path / "policy", POLICY)
-    inode = os.stat(tmp_path / "policy").st_ino
+    inode = (tmp_path / "policy").stat().st_ino
     before = (tmp_path / "policy").read_bytes()
     file.update(lambda policy: policy.changed("GPU-a", memory=12 * GIB))
     after = (tmp_path / "policy").read_bytes()
     assert read_policy(tmp_path / "policy") == POLICY.changed("GPU-a", memory=12 * GIB)
-    assert os.stat(tmp_path / "policy").st_ino == inode, "never renamed"
+    assert (tmp_path / "policy").stat().st_ino == inode, "never renamed"
     assert struct.unpack_from("<I", after, 16)[0] == struct.unpack_from("<I", before, 16)[0] + 2
     file.close()
 
@@ -171,12 +169,11 @@ def test_values_out_of_bounds_are_never_written(tmp_path, wrong):
 
 
 def test_missing_short_and_unreadable_files_name_the_file(tmp_path):
-    for make in (lambda path: None, lambda path: path.write_bytes(b""), lambda path: path.mkdir()):
-        path = tmp_path / "policy"
-        make(path)
+    (tmp_path / "short").write_bytes(b"")
+    (tmp_path / "directory").mkdir()
+    for name in ("missing", "short", "directory"):
+        path = tmp_path / name
         with pytest.raises(PolicyError, match=str(path)):
             read_policy(path)
         with pytest.raises(PolicyError, match=str(path)):
             PolicyFile.open(path)
-        if path.is_file():
-            path.unlink()
