@@ -1,0 +1,192 @@
+/* entry.c: counting, tracing and fault injection around every public function of the simulated libraries.
+ *
+ * Called by the generated entry points. Calls are counted per process (sim_call_count, readable by tests through the
+ * exported partage_sim_calls) and in the client's slot. With PARTAGE_SIM_TRACE=FILE each call appends one line
+ * "name result pid" by one write, so that lines of several processes never mix.
+ *
+ * Faults come from the machine file (armed while programs run, sim_machine->fault) and from
+ *     PARTAGE_SIM_FAULT="cuMemAlloc_v2:2:after=3:count=1;drop:cuFoo"
+ * that is: entry point, code, calls let through first, calls that fail then (0 or left out: all), device=N (physical
+ * index of the current device; left out: any). A malformed part is logged and ignored: a fault must never be the reason
+ * that a program behaves differently from what was asked.
+ */
+#include "entry.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "sim.h"
+
+static pthread_once_t   once = PTHREAD_ONCE_INIT;
+static int              trace_fd = -1;
+static struct sim_fault env_fault[SIM_FAULTS];
+static unsigned         env_faults;
+
+/* One option of a fault, "after=3"; false if it is none. */
+static bool fault_option(struct sim_fault *fault, const char *option)
+{
+	char    *end;
+	uint64_t value;
+	const char *equals = strchr(option, '=');
+
+	if (!equals || !equals[1])
+		return false;
+	value = strtoull(equals + 1, &end, 10);
+	if (*end)
+		return false;
+	if (!strncmp(option, "after=", 6))
+		fault->after = value;
+	else if (!strncmp(option, "count=", 6))
+		fault->count = value;
+	else if (!strncmp(option, "device=", 7))
+		fault->device = (int32_t)value;
+	else
+		return false;
+	return true;
+}
+
+/* "call:code[:option...]" or "drop:NAME". */
+static bool parse_fault(struct sim_fault *fault, char *text)
+{
+	char *save = NULL, *field, *end;
+
+	memset(fault, 0, sizeof *fault);
+	fault->device = -1;
+	fault->active = 1;
+	if (!strncmp(text, "drop:", 5)) {
+		snprintf(fault->call, sizeof fault->call, "%s", text);
+		return text[5] != 0;
+	}
+	field = strtok_r(text, ":", &save);
+	if (!field)
+		return false;
+	snprintf(fault->call, sizeof fault->call, "%s", field);
+	field = strtok_r(NULL, ":", &save);
+	if (!field)
+		return false;
+	fault->code = (int32_t)strtol(field, &end, 10);
+	if (*end)
+		return false;
+	while ((field = strtok_r(NULL, ":", &save)))
+		if (!fault_option(fault, field))
+			return false;
+	return true;
+}
+
+static void read_environment(void)
+{
+	const char *trace = getenv("PARTAGE_SIM_TRACE"), *faults = getenv("PARTAGE_SIM_FAULT");
+	char       *copy, *save = NULL;
+
+	if (trace && *trace)
+		trace_fd = open(trace, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+	if (!faults || !(copy = strdup(faults)))
+		return;
+	for (char *part = strtok_r(copy, ";", &save); part && env_faults < SIM_FAULTS; part = strtok_r(NULL, ";", &save)) {
+		if (parse_fault(&env_fault[env_faults], part))
+			env_faults++;
+		else
+			sim_log("PARTAGE_SIM_FAULT: '%s' ignored; expected CALL:CODE[:after=N][:count=N][:device=N] or drop:NAME",
+			        part);
+	}
+	free(copy);
+}
+
+/* Whether an armed fault strikes this call. */
+static bool strikes(struct sim_fault *fault, const char *call)
+{
+	uint64_t seen;
+
+	if (!__atomic_load_n(&fault->active, __ATOMIC_ACQUIRE) || strncmp(fault->call, call, sizeof fault->call) != 0)
+		return false;
+	if (fault->device >= 0 && fault->device != sim_entry_device())
+		return false;
+	seen = __atomic_fetch_add(&fault->seen, 1, __ATOMIC_RELAXED);
+	return seen >= fault->after && (fault->count == 0 || seen - fault->after < fault->count);
+}
+
+static bool fault_for(const char *call, int *result)
+{
+	for (unsigned i = 0; i < env_faults; i++)
+		if (strikes(&env_fault[i], call)) {
+			*result = env_fault[i].code;
+			return true;
+		}
+	for (unsigned i = 0; sim_machine && i < SIM_FAULTS; i++)
+		if (strikes(&sim_machine->fault[i], call)) {
+			*result = sim_machine->fault[i].code;
+			return true;
+		}
+	return false;
+}
+
+static void count(unsigned call)
+{
+	int slot;
+
+	__atomic_fetch_add(&sim_call_count[call], 1, __ATOMIC_RELAXED);
+	if (!sim_machine)
+		return;
+	slot = sim_client_slot();
+	if (slot >= 0 && slot < SIM_CLIENTS)
+		__atomic_fetch_add(&sim_machine->client[slot].calls, 1, __ATOMIC_RELAXED);
+}
+
+bool sim_enter(unsigned call, unsigned flags, int *result)
+{
+	pthread_once(&once, read_environment);
+	if (flags & SIM_OPENS)
+		sim_machine_open(); /* a failure is reported by the call's own code */
+	count(call);
+	if (!(flags & SIM_EARLY) && !sim_entry_ready()) {
+		*result = sim_entry_not_ready;
+		return true;
+	}
+	return fault_for(sim_call_name[call], result);
+}
+
+int sim_leave(unsigned call, int result)
+{
+	char line[160];
+	int  length;
+
+	if (trace_fd < 0)
+		return result;
+	length = snprintf(line, sizeof line, "%s %d %d\n", sim_call_name[call], result, (int)getpid());
+	if (write(trace_fd, line, (size_t)length) < 0)
+		return result; /* a full disk must not change what the program sees */
+	return result;
+}
+
+static bool names_drop(const struct sim_fault *fault, const char *symbol)
+{
+	return __atomic_load_n(&fault->active, __ATOMIC_ACQUIRE) && !strncmp(fault->call, "drop:", 5) &&
+	       !strncmp(fault->call + 5, symbol, sizeof fault->call - 5);
+}
+
+bool sim_dropped(const char *symbol)
+{
+	pthread_once(&once, read_environment);
+	for (unsigned i = 0; i < env_faults; i++)
+		if (names_drop(&env_fault[i], symbol))
+			return true;
+	for (unsigned i = 0; sim_machine && i < SIM_FAULTS; i++)
+		if (names_drop(&sim_machine->fault[i], symbol))
+			return true;
+	return false;
+}
+
+/* Exported beside the public functions, for tests: how often this process has called an entry point. */
+__attribute__((visibility("default"))) uint64_t partage_sim_calls(const char *name);
+
+uint64_t partage_sim_calls(const char *name)
+{
+	for (unsigned i = 0; i < sim_calls; i++)
+		if (!strcmp(sim_call_name[i], name))
+			return __atomic_load_n(&sim_call_count[i], __ATOMIC_RELAXED);
+	return 0;
+}
