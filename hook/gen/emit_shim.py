@@ -84,7 +84,7 @@ _HOOKS_H = """
 #define VGPU_PROCS {procs} /* rows of vgpu_hook_proc */
 
 extern void *vgpu_real[VGPU_REALS];                   /* the driver's functions; NULL = not looked up yet */
-void        *vgpu_real_fn(unsigned index);            /* resolve.c: looks one up and stores it; NULL if lacking */
+void        *vgpu_real_fn(unsigned index);            /* resolve.c: owns vgpu_real; looks one up and stores it, NULL if lacking */
 extern const char *const vgpu_hook_name[VGPU_REALS];  /* symbol by index; hooked part and rest are each sorted */
 extern void *const vgpu_hook_fn[VGPU_HOOKS];          /* the hook by index */
 
@@ -128,7 +128,7 @@ def _proc_rows(hooks: Hooks, procedures: list[Procedure]) -> list[tuple[str, int
 
 def hooks_table_c(hooks: Hooks, procedures: list[Procedure]) -> str:
     """The tables that hooks.h declares."""
-    lines = [BANNER.format(what="Tables of hooks."), '#include "hooks.h"', "", "void *vgpu_real[VGPU_REALS];", ""]
+    lines = [BANNER.format(what="Tables of hooks."), '#include "hooks.h"', ""]
     lines += ["const char *const vgpu_hook_name[VGPU_REALS] = {", *(f'\t"{n}",' for n in hooks.order), "};", ""]
     lines += ["void *const vgpu_hook_fn[VGPU_HOOKS] = {", *(f"\t(void *)hook_{n}," for n in hooks.hooked), "};", ""]
     lines += ["const struct vgpu_proc vgpu_hook_proc[VGPU_PROCS] = {"]
