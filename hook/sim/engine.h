@@ -1,0 +1,105 @@
+/* engine.h: queues and timeline of the simulated driver, inside one process.
+ *
+ * An *item* is one piece of queued work; a stream holds a FIFO of them. Each device has an *engine*: the streams of this
+ * process that have items, one worker thread and the slice of device time it holds at the moment. Two clocks: real time
+ * (sim_now) says when a thread may go on, and the device's *virtual timeline* says when work ran: an item is ready at the
+ * latest of (its enqueue, the end of its predecessor, what it waits for), starts when its client is granted the engine,
+ * and ends device_ns of granted time later. A thread that wakes late changes nothing on that line.
+ *
+ * One mutex guards all of it, for all devices: an event recorded on one device may release a stream on another.
+ */
+#ifndef PARTAGE_SIM_ENGINE_H
+#define PARTAGE_SIM_ENGINE_H
+
+#include <pthread.h>
+
+#include "sim.h"
+
+#define SIM_STREAM_ATTRIBUTES (CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN + 1)
+#define SIM_PRIORITY_GREATEST (-5) /* as cuCtxGetStreamPriorityRange says; the least is 0 */
+
+enum sim_item_kind {
+	SIM_ITEM_WORK,   /* device_ns of engine time, then run() */
+	SIM_ITEM_HOST,   /* run() on the host-function thread; the stream stands still meanwhile */
+	SIM_ITEM_RECORD, /* completes one generation of an event */
+	SIM_ITEM_WAIT,   /* waits for one generation of an event */
+	SIM_ITEM_POLL    /* waits until poll() says so */
+};
+
+struct sim_item {
+	struct sim_item *next;
+	uint64_t seq;        /* order of enqueueing, over all streams of the process */
+	uint64_t queued_ns;  /* real time of the enqueue */
+	uint64_t left_ns;    /* engine time still needed */
+	uint64_t meeting;    /* collective: what its partner is known by; 0 = none */
+	uint64_t meet_by_ns; /* collective: end of patience, 0 = not begun */
+	uint64_t generation; /* RECORD, WAIT */
+	struct sim_stream_event *event;
+	bool (*poll)(const void *arg);
+	enum sim_item_kind kind;
+	bool claimed;        /* some thread runs it now */
+	bool launch;         /* counts as a kernel launch */
+	struct sim_work work;
+};
+
+struct sim_stream {
+	uint32_t tag;
+	unsigned flags;
+	int priority;
+	uint64_t id;
+	struct sim_context *context;
+	uint64_t context_id;
+	uint64_t thread;         /* per-thread stream: whose; else 0 */
+	struct sim_item *head, *tail;
+	unsigned depth;          /* items queued */
+	unsigned refs;           /* threads that look at it without being its items */
+	bool legacy;             /* the context's NULL stream */
+	bool destroyed;          /* goes when its last item has */
+	bool active;             /* in the engine's list */
+	uint64_t last_ns;        /* virtual end of its latest item */
+	uint64_t blocking_ns;    /* legacy only: latest end in any blocking stream of the context */
+	CUlaunchAttributeValue attribute[SIM_STREAM_ATTRIBUTES]; /* what a program set, to be read back */
+	struct sim_stream *next, *prev;             /* the context's streams */
+	struct sim_stream *next_active, *prev_active; /* the engine's streams with items */
+};
+
+struct sim_stream_event {
+	uint32_t tag;
+	unsigned flags;
+	int device;
+	uint64_t context_id;
+	uint64_t recorded;  /* generation of the last cuEventRecord; 0 = never */
+	uint64_t completed; /* latest generation that has completed */
+	uint64_t time_ns;   /* virtual time of that */
+	unsigned refs;      /* items that name it, and the handle */
+};
+
+extern pthread_mutex_t sim_engine_mutex;
+
+/* What wakes a thread that sleeps in sim_engine_wait(): evaluated with the mutex held, after each completed item. */
+struct sim_waiter {
+	bool (*satisfied)(const struct sim_waiter *waiter);
+	struct sim_stream *stream;
+	struct sim_context *context;
+	struct sim_stream_event *event;
+	uint64_t mark; /* sequence number or generation */
+	/* engine.c's own */
+	struct sim_waiter *next, *prev;
+	pthread_cond_t cond;
+	bool done;
+};
+
+/* All with the mutex held. */
+void sim_engine_wait(struct sim_waiter *waiter);
+uint64_t sim_engine_seq(void); /* of the item queued last */
+bool sim_stream_drained(const struct sim_stream *stream, uint64_t seq);
+void sim_event_put(struct sim_stream_event *event); /* drops a reference */
+void sim_stream_reap(struct sim_stream *stream); /* frees it where it is destroyed and nobody needs it any more */
+
+/* Without the mutex. What `like` says is copied into a queued item; `wait` sleeps until it has run. */
+CUresult sim_engine_submit(struct sim_stream *stream, const struct sim_item *like, bool wait);
+
+/* meeting.c: have a collective on this device and its partner on another one met? With give_up it is taken off the list. */
+bool sim_meeting_met(uint64_t key, int device, uint64_t item, bool give_up);
+
+#endif

@@ -1,0 +1,154 @@
+/* event.c: events, with times from the virtual timeline of the device (engine.h).
+ *
+ * Each cuEventRecord begins a new *generation* of the event; waiting and querying mean the latest one. Events between
+ * processes (CU_EVENT_INTERPROCESS) can be made and used within one process; handing them over is not supported.
+ */
+#include <stdlib.h>
+
+#include "engine.h"
+#include "sim_impl.h"
+
+static struct sim_stream_event *event_of(CUevent handle)
+{
+	struct sim_stream_event *event = (struct sim_stream_event *)handle;
+	return sim_handle_is(event, SIM_TAG_EVENT) ? event : NULL;
+}
+
+CUresult sim_cuEventCreate(CUevent *phEvent, unsigned int Flags)
+{
+	struct sim_context *context = sim_current();
+	if (!context)
+		return CUDA_ERROR_INVALID_CONTEXT;
+	unsigned all = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
+	if (!phEvent || (Flags & ~all) || ((Flags & CU_EVENT_INTERPROCESS) && !(Flags & CU_EVENT_DISABLE_TIMING)))
+		return CUDA_ERROR_INVALID_VALUE;
+	struct sim_stream_event *event = calloc(1, sizeof(*event));
+	if (!event)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	event->tag = SIM_TAG_EVENT;
+	event->flags = Flags;
+	event->device = context->device;
+	event->context_id = context->id;
+	event->refs = 1;
+	sim_handle_add(event, SIM_TAG_EVENT);
+	*phEvent = (CUevent)event;
+	return CUDA_SUCCESS;
+}
+
+CUresult sim_cuEventDestroy_v2(CUevent hEvent)
+{
+	struct sim_stream_event *event = event_of(hEvent);
+	if (!event)
+		return CUDA_ERROR_INVALID_HANDLE;
+	sim_handle_drop(event);
+	pthread_mutex_lock(&sim_engine_mutex);
+	sim_event_put(event);
+	pthread_mutex_unlock(&sim_engine_mutex);
+	return CUDA_SUCCESS;
+}
+
+CUresult sim_cuEventDestroy(CUevent hEvent)
+{
+	return sim_cuEventDestroy_v2(hEvent);
+}
+
+CUresult sim_cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigned int flags)
+{
+	CUresult error;
+	struct sim_stream *stream = sim_stream_of(hStream, &error);
+	if (!stream)
+		return error;
+	struct sim_stream_event *event = event_of(hEvent);
+	if (!event)
+		return CUDA_ERROR_INVALID_HANDLE;
+	if (flags & ~(unsigned)CU_EVENT_RECORD_EXTERNAL)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (event->context_id != stream->context->id)
+		return CUDA_ERROR_INVALID_HANDLE;
+	struct sim_item item = {.kind = SIM_ITEM_RECORD, .event = event};
+	return sim_engine_submit(stream, &item, false);
+}
+
+CUresult sim_cuEventRecord(CUevent hEvent, CUstream hStream)
+{
+	return sim_cuEventRecordWithFlags(hEvent, hStream, CU_EVENT_RECORD_DEFAULT);
+}
+
+CUresult sim_cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Flags)
+{
+	CUresult error;
+	struct sim_stream *stream = sim_stream_of(hStream, &error);
+	if (!stream)
+		return error;
+	struct sim_stream_event *event = event_of(hEvent);
+	if (!event)
+		return CUDA_ERROR_INVALID_HANDLE;
+	if (Flags & ~(unsigned)CU_EVENT_WAIT_EXTERNAL)
+		return CUDA_ERROR_INVALID_VALUE;
+	struct sim_item item = {.kind = SIM_ITEM_WAIT, .event = event};
+	return sim_engine_submit(stream, &item, false);
+}
+
+static CUresult device_error(const struct sim_stream_event *event)
+{
+	return __atomic_load_n(&sim_machine->device[event->device].lost, __ATOMIC_RELAXED) ? SIM_ERROR_LOST : CUDA_SUCCESS;
+}
+
+CUresult sim_cuEventQuery(CUevent hEvent)
+{
+	struct sim_stream_event *event = event_of(hEvent);
+	if (!event)
+		return CUDA_ERROR_INVALID_HANDLE;
+	pthread_mutex_lock(&sim_engine_mutex);
+	bool done = event->completed == event->recorded;
+	pthread_mutex_unlock(&sim_engine_mutex);
+	CUresult error = device_error(event);
+	return error != CUDA_SUCCESS ? error : done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
+static bool event_done(const struct sim_waiter *waiter)
+{
+	return waiter->event->completed >= waiter->mark;
+}
+
+CUresult sim_cuEventSynchronize(CUevent hEvent)
+{
+	struct sim_stream_event *event = event_of(hEvent);
+	if (!event)
+		return CUDA_ERROR_INVALID_HANDLE;
+	pthread_mutex_lock(&sim_engine_mutex);
+	event->refs++;
+	struct sim_waiter waiter = {.satisfied = event_done, .event = event, .mark = event->recorded};
+	sim_engine_wait(&waiter);
+	CUresult error = device_error(event);
+	sim_event_put(event);
+	pthread_mutex_unlock(&sim_engine_mutex);
+	return error;
+}
+
+CUresult sim_cuEventElapsedTime_v2(float *pMilliseconds, CUevent hStart, CUevent hEnd)
+{
+	struct sim_stream_event *start = event_of(hStart), *end = event_of(hEnd);
+	if (!start || !end)
+		return CUDA_ERROR_INVALID_HANDLE;
+	if (!pMilliseconds)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (((start->flags | end->flags) & CU_EVENT_DISABLE_TIMING) || start->context_id != end->context_id)
+		return CUDA_ERROR_INVALID_HANDLE;
+	pthread_mutex_lock(&sim_engine_mutex);
+	bool recorded = start->recorded && end->recorded;
+	bool done = start->completed == start->recorded && end->completed == end->recorded;
+	double ns = (double)(int64_t)(end->time_ns - start->time_ns);
+	pthread_mutex_unlock(&sim_engine_mutex);
+	if (!recorded)
+		return CUDA_ERROR_INVALID_HANDLE;
+	if (!done)
+		return CUDA_ERROR_NOT_READY;
+	*pMilliseconds = (float)(ns / 1e6);
+	return CUDA_SUCCESS;
+}
+
+CUresult sim_cuEventElapsedTime(float *pMilliseconds, CUevent hStart, CUevent hEnd)
+{
+	return sim_cuEventElapsedTime_v2(pMilliseconds, hStart, hEnd);
+}

@@ -1,0 +1,52 @@
+/* meeting.c: collectives find their partner on another device, in this process or another.
+ *
+ * The first one to come leaves an entry in the machine file and looks again every SIM_SPIN_NS (timeline.h); the second
+ * marks the entry and goes on, the first sees the mark, frees the entry and goes on. Entries of dead clients count for
+ * nothing. Called by timeline.c. What can go wrong: the table is full; then the collective does not wait (logged).
+ */
+#include "engine.h"
+
+/* Another client's entry that is only in the way. */
+static void drop_if_dead(struct sim_meeting *entry, int self)
+{
+	if (entry->key && entry->slot != self && !sim_client_alive(entry->slot))
+		entry->key = 0;
+}
+
+static bool meet(uint64_t key, int device, uint64_t item, bool give_up)
+{
+	int self = sim_client_slot();
+	struct sim_meeting *spare = NULL;
+	for (int i = 0; i < SIM_MEETINGS; i++) {
+		struct sim_meeting *entry = &sim_machine->meeting[i];
+		drop_if_dead(entry, self);
+		bool own = entry->key && entry->slot == self && entry->item == item;
+		if (own) {
+			bool met = entry->met;
+			if (met || give_up)
+				entry->key = 0;
+			return met;
+		}
+		if (entry->key == key && !entry->met && entry->device != device) {
+			entry->met = 1;
+			return true;
+		}
+		if (!entry->key && !spare)
+			spare = entry;
+	}
+	if (!spare) {
+		sim_log("device %d: more than %d collectives wait for a partner; this one does not", device, SIM_MEETINGS);
+		return true;
+	}
+	if (!give_up)
+		*spare = (struct sim_meeting){.key = key, .item = item, .device = device, .slot = self};
+	return false;
+}
+
+bool sim_meeting_met(uint64_t key, int device, uint64_t item, bool give_up)
+{
+	sim_lock(&sim_machine->meeting_lock);
+	bool met = meet(key, device, item, give_up);
+	sim_unlock(&sim_machine->meeting_lock);
+	return met;
+}

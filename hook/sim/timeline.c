@@ -1,0 +1,92 @@
+/* timeline.c: one device's engine, shared by all processes as a line of granted time.
+ *
+ * sim_device_state.engine_until is the end of what is granted. A client that has work moves it forward by at most one
+ * slice, with one compare-and-swap, and owns the interval between; it asks again only when that is used up. So each
+ * client has at most one grant outstanding, clients are served in turn (who was served longest ago comes next), and
+ * there is nothing to hand over: nobody holds a lock, nobody waits to be woken by another process, and one that is
+ * killed wastes no more than the rest of its slice. Grants are times and not events, hence a worker that wakes late
+ * finds its next grant where it would have been anyway.
+ *
+ * Called by engine.c. What can go wrong: a machine file that outlived a reboot, whose end of the line lies in a future
+ * that no set of clients can have asked for; such a value is dropped.
+ */
+#include "timeline.h"
+
+#define PATIENCE_NS UINT64_C(10000000000) /* how long a collective waits for its partner */
+
+uint64_t sim_slice_ns(int device)
+{
+	uint32_t slice_us = sim_machine->model[device].slice_us;
+	return (slice_us ? slice_us : 2000) * UINT64_C(1000);
+}
+
+void sim_timeline_take(struct sim_engine *engine, uint64_t ready, uint64_t amount)
+{
+	if (engine->cursor_ns < ready)
+		engine->cursor_ns = ready;
+	if (engine->cursor_ns < engine->until_ns)
+		return;
+	struct sim_device_state *state = &sim_machine->device[engine->device];
+	uint64_t slice = sim_slice_ns(engine->device);
+	uint64_t latest = sim_now() + SIM_CLIENTS * slice;
+	uint64_t old = __atomic_load_n(&state->engine_until, __ATOMIC_RELAXED), start;
+	do {
+		start = old > ready && old <= latest ? old : ready;
+	} while (!__atomic_compare_exchange_n(&state->engine_until, &old, start + amount, false, __ATOMIC_ACQ_REL,
+					      __ATOMIC_RELAXED));
+	engine->cursor_ns = start;
+	engine->until_ns = start + amount;
+	struct sim_client_device *client = &sim_machine->client[sim_client_slot()].device[engine->device];
+	__atomic_store_n(&client->granted_at, start, __ATOMIC_RELAXED);
+	__atomic_store_n(&client->pending_ns, amount, __ATOMIC_RELAXED);
+}
+
+/* Busy time by buckets of SIM_BUCKET_NS, for whoever asks what the last second looked like. */
+static void fill_buckets(struct sim_client_device *client, uint64_t from, uint64_t to)
+{
+	while (from < to) {
+		uint64_t number = from / SIM_BUCKET_NS;
+		uint64_t end = (number + 1) * SIM_BUCKET_NS;
+		uint64_t ns = (to < end ? to : end) - from;
+		unsigned i = number % SIM_BUCKETS;
+		if (client->bucket_at[i] != number) {
+			__atomic_store_n(&client->bucket_ns[i], 0, __ATOMIC_RELAXED);
+			__atomic_store_n(&client->bucket_at[i], number, __ATOMIC_RELEASE);
+		}
+		__atomic_store_n(&client->bucket_ns[i], client->bucket_ns[i] + (uint32_t)ns, __ATOMIC_RELAXED);
+		from += ns;
+	}
+}
+
+void sim_timeline_used(struct sim_engine *engine)
+{
+	struct sim_client_device *client = &sim_machine->client[sim_client_slot()].device[engine->device];
+	uint64_t end = engine->cursor_ns + engine->run_ns;
+	fill_buckets(client, engine->cursor_ns, end);
+	engine->cursor_ns = end;
+	__atomic_store_n(&client->busy_ns, client->busy_ns + engine->run_ns, __ATOMIC_RELAXED);
+	__atomic_store_n(&client->pending_ns, engine->until_ns - end, __ATOMIC_RELAXED);
+	__atomic_fetch_add(&sim_machine->device[engine->device].engine_busy_ns, engine->run_ns, __ATOMIC_RELAXED);
+}
+
+void sim_timeline_return(struct sim_engine *engine)
+{
+	if (engine->cursor_ns >= engine->until_ns)
+		return;
+	uint64_t end = engine->until_ns;
+	if (__atomic_compare_exchange_n(&sim_machine->device[engine->device].engine_until, &end, engine->cursor_ns, false,
+					__ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+		engine->until_ns = engine->cursor_ns;
+}
+
+bool sim_meeting_over(struct sim_item *item, int device)
+{
+	uint64_t now = sim_now();
+	if (!item->meet_by_ns)
+		item->meet_by_ns = now + PATIENCE_NS;
+	bool give_up = now > item->meet_by_ns;
+	if (give_up)
+		sim_log("device %d: a collective waited %llu ms for its partner on another device; it goes on alone", device,
+			(unsigned long long)(PATIENCE_NS / 1000000));
+	return sim_meeting_met(item->meeting, device, item->seq, give_up) || give_up;
+}
