@@ -1,8 +1,8 @@
 """Amounts as users write them: memory and cores, parsed exactly or refused with the accepted forms.
 
 The memory grammar is the one of libvgpu.so (`CUDA_DEVICE_MEMORY_LIMIT` and the like): a whole number, then nothing
-(bytes) or one of k m g t, in either case, with or without `i`, always powers of 1024. `4Gi` is never 4 bytes, and what
-does not fit the grammar is an error and never a guess. Inside, memory is bytes and cores are permille of a device.
+(bytes) or one of k m g t with or without `i` and `b`, in either case, always powers of 1024. `4Gi` is never 4 bytes;
+what does not fit the grammar is an error and never a guess. Inside, memory is bytes and cores are permille of a device.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TI: Final = 1 << 40
 MEMORY_FORMS: Final = "accepted: bytes (25769803776), 24Gi, 24g, 24576Mi, 24576m, 512k, 1t (powers of 1024)"
 CORES_FORMS: Final = "accepted: 30, 30%, 30.5%, 305‰ (0.1 % to 100 % of one device)"
 
-_MEMORY = re.compile(r"(\d+)([kmgt]i?)?", re.IGNORECASE | re.ASCII)
+_MEMORY = re.compile(r"(\d+)(?:b|([kmgt])i?b?)?", re.IGNORECASE | re.ASCII)
 _SCALE: Final = {"": 1, "k": KI, "m": MI, "g": GI, "t": TI}
 _CORES = re.compile(r"(\d+(?:\.\d+)?) ?(%|‰)?", re.ASCII)
 
@@ -37,7 +37,7 @@ def parse_memory(text: str) -> Bytes:
     match = _MEMORY.fullmatch(text)
     if match is None:
         raise UsageError(f"memory '{text}'", "not an amount", MEMORY_FORMS, "write the amount in one of these forms")
-    amount = int(match[1]) * _SCALE[(match[2] or "")[:1].lower()]
+    amount = int(match[1]) * _SCALE[(match[2] or "").lower()]
     if not 0 < amount < 1 << 63:
         raise UsageError(f"memory '{text}'", f"{amount} bytes", MEMORY_FORMS, "write 1 byte to 2^63 - 1")
     return Bytes(amount)

@@ -1,0 +1,94 @@
+"""The devices of this machine as NVML tells them: real or simulated, through the same unmodified nvidia-ml-py.
+
+Called by `run`, `top`, `doctor` and the watcher. nvidia-ml-py has no types, so this is the one place that touches it.
+Every failure is a DeviceError.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import pynvml
+
+from partage.model import Device, DeviceError
+from partage.run.libraries import load_nvml
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_STEP: Final = "run `partage doctor`"
+
+
+def _text(value: str | bytes) -> str:
+    return value if isinstance(value, str) else value.decode("utf-8", "replace")
+
+
+class Nvml:
+    """An initialised NVML. `directory` holds the simulated library; None means the system's."""
+
+    def __init__(self, directory: Path | None) -> None:
+        load_nvml(directory)
+        with _translated("NVML"):
+            pynvml.nvmlInit()
+        self._handles: dict[str, Any] = {}
+
+    def close(self) -> None:
+        """Give NVML back."""
+        with contextlib.suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def driver_version(self) -> str:
+        """Return the driver's version as NVML reports it; a simulated one says so."""
+        with _translated("NVML"):
+            return _text(pynvml.nvmlSystemGetDriverVersion())
+
+    def devices(self) -> list[Device]:
+        """Return all devices, memory in bytes."""
+        with _translated("NVML"):
+            return [self._device(index) for index in range(pynvml.nvmlDeviceGetCount())]
+
+    def _device(self, index: int) -> Device:
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        uuid = _text(pynvml.nvmlDeviceGetUUID(handle))
+        total, reserved, used = _memory(handle)
+        name = _text(pynvml.nvmlDeviceGetName(handle))
+        return Device(uuid=uuid, index=index, name=name, physical=total, allocatable=total - reserved, used=used)
+
+    def processes(self, uuid: str) -> dict[int, int]:
+        """Return pid -> bytes of device memory on the device with this UUID, for processes with a known amount."""
+        with _translated(uuid):
+            if uuid not in self._handles:
+                self._handles[uuid] = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+            handle = self._handles[uuid]
+            found: dict[int, int] = {}
+            for listing in (pynvml.nvmlDeviceGetComputeRunningProcesses, pynvml.nvmlDeviceGetGraphicsRunningProcesses):
+                with contextlib.suppress(pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound):
+                    for process in listing(handle):
+                        if process.usedGpuMemory is not None:
+                            found[process.pid] = max(found.get(process.pid, 0), process.usedGpuMemory)
+            return found
+
+
+def _memory(handle: Any) -> tuple[int, int, int]:
+    """Return (total, reserved, used) in bytes; drivers before 510 know no reserved part."""
+    with contextlib.suppress(pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound):
+        info = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
+        return info.total, info.reserved, info.used
+    info = pynvml.nvmlDeviceGetMemoryInfo(handle)
+    return info.total, 0, info.used
+
+
+@contextlib.contextmanager
+def _translated(subject: str) -> Iterator[None]:
+    try:
+        yield
+    except pynvml.NVMLError as error:
+        raise DeviceError(subject, f"NVML says: {error}", "devices are read through NVML", _STEP) from error

@@ -1,0 +1,254 @@
+"""What the parent of `partage run` does while programs run: watch their slots and correct the estimates.
+
+A process rings the ledger's doorbell when it takes a slot; the watcher opens a pidfd for it and gives its charge back
+when that fires, so peers have the memory again within 100 ms and nobody polls. Once a second, and after each change,
+NVML is asked what the processes really hold; what the ledger does not know (contexts, modules) becomes the policy's
+*overhead*, and the first context seen becomes the estimate of all that follow.
+
+The overhead is never negative: a correction may push a container past its limit, never lift the limit. What can go
+wrong: the tenant truncates its ledger (its own loss: the watcher closes the policy), NVML does not answer (the last
+overhead stays).
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from partage.model import DeviceError, LedgerError
+from partage.shm import Ledger, Policy, PolicyFile, Slot, WatchedLedger
+
+if TYPE_CHECKING:
+    from partage.run.handover import HandOver
+    from partage.run.nvml import Nvml
+
+CORRECT_EVERY_S: Final = 1.0  # NVML costs milliseconds on a busy card
+RETRY_S: Final = 0.01  # a dead process's lock that is not free yet: somebody reclaims it, or a clone holds it
+
+log = structlog.get_logger("partage.watcher")
+
+
+@dataclass(slots=True)
+class _Watched:
+    """A process behind a slot and the descriptor that becomes readable at its death."""
+
+    slot: Slot
+    pid: int
+    pidfd: int
+    ended_at: float | None = None
+
+
+class Watcher:
+    """Watches one hand-over. Owned by one thread: register `selector` users by `data`, call `step` in a loop."""
+
+    def __init__(self, entry: HandOver, policy: PolicyFile, nvml: Nvml | None) -> None:
+        self.selector = selectors.DefaultSelector()
+        self._policy = policy
+        self._nvml = nvml
+        self._ledger = WatchedLedger(entry.ledger_path)
+        self._bell = self._ledger.start_doorbell()
+        self.selector.register(self._bell, selectors.EVENT_READ, self)
+        self._processes: dict[tuple[int, int, int, int], _Watched] = {}
+        self._broken = False
+        self._correct_at = time.monotonic() + CORRECT_EVERY_S
+        self._before: dict[str, int] = {}
+
+    def timeout(self) -> float | None:
+        """Return the seconds until `step` has work even if nothing happens; None where only events matter."""
+        if self._broken:
+            return None
+        times = [RETRY_S] if any(process.ended_at for process in self._processes.values()) else []
+        if self._processes and self._nvml is not None:
+            times.append(max(0.0, self._correct_at - time.monotonic()))
+        return min(times, default=None)
+
+    def handle(self, key: selectors.SelectorKey) -> None:
+        """Take note of an event that `selector` reported for this watcher."""
+        if key.fd == self._bell:
+            os.eventfd_read(self._bell)
+            return
+        for process in self._processes.values():
+            if process.pidfd == key.fd:
+                process.ended_at = time.monotonic()
+                self.selector.unregister(key.fd)
+
+    def step(self) -> None:
+        """Do what is due: reclaim the dead, meet the new, correct the overhead."""
+        if self._broken:
+            return
+        try:
+            self._reclaim_ended()
+            if self._meet(self._ledger.read()) or time.monotonic() >= self._correct_at:
+                self._correct()
+        except LedgerError as error:
+            log.warning("ledger cannot be used; the container is closed", error=str(error))
+            self._broken = True
+            self.selector.unregister(self._bell)
+            self._policy.shut()
+
+    def settle(self) -> None:
+        """Reclaim all that has ended by now, including what is not readable on its pidfd for another moment."""
+        until = time.monotonic() + 10 * RETRY_S
+        while time.monotonic() < until and not self._broken:
+            for key, _ in self.selector.select(0):
+                self.handle(key)
+            self.step()
+            if not any(process.ended_at for process in self._processes.values()):
+                return
+            self.selector.select(RETRY_S)
+
+    def live_slots(self) -> int:
+        """Return how many processes hold a slot; 0 where the ledger cannot be read."""
+        try:
+            return sum(self._ledger.is_alive(slot.index) for slot in self._ledger.read().slots)
+        except LedgerError:
+            return 0
+
+    def close(self) -> None:
+        """Let everything go."""
+        for process in self._processes.values():
+            os.close(process.pidfd)
+        self._processes.clear()
+        self._ledger.close()
+        os.close(self._bell)
+        self.selector.close()
+
+    def _reclaim_ended(self) -> None:
+        for key, process in list(self._processes.items()):
+            if process.ended_at is None:
+                continue
+            overdue = time.monotonic() - process.ended_at > RETRY_S
+            if self._reclaim(process.slot, dead=overdue):
+                os.close(process.pidfd)
+                del self._processes[key]
+
+    def _reclaim(self, slot: Slot, *, dead: bool) -> bool:
+        """Give a dead process's charge back; True once the slot is its no more."""
+        present = {other.index: other.identity for other in self._ledger.read().slots}
+        if present.get(slot.index) != slot.identity:
+            return True  # a peer was faster
+        done = self._ledger.reclaim(slot.index, dead=dead)
+        if done:
+            log.debug("reclaimed", slot=slot.index, pid=slot.pid, name=slot.name)
+        return done
+
+    def _meet(self, snapshot: Ledger) -> bool:
+        """Open a pidfd for each process not met before; True where there was one or one had died unseen."""
+        news = False
+        for slot in snapshot.slots:
+            if slot.identity in self._processes:
+                continue
+            news = True
+            pid = find_process(slot)
+            if pid is None:
+                self._reclaim(slot, dead=False)
+                continue
+            self._watch(slot, pid)
+        return news
+
+    def _watch(self, slot: Slot, pid: int) -> None:
+        try:
+            pidfd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            self._reclaim(slot, dead=False)
+            return
+        if find_process(slot) != pid:  # the number was given to another process in between
+            os.close(pidfd)
+            self._reclaim(slot, dead=False)
+            return
+        self._processes[slot.identity] = _Watched(slot, pid, pidfd)
+        self.selector.register(pidfd, selectors.EVENT_READ, self)
+        self._ledger.set_host_pid(slot.index, pid)
+
+    def _correct(self) -> None:
+        """Bring overhead and context estimate up to what NVML sees; skipped where a charge came in between."""
+        self._correct_at = time.monotonic() + CORRECT_EVERY_S
+        if self._nvml is None or not self._processes:
+            return
+        before = self._ledger.read()
+        try:
+            seen = {device.uuid: self._nvml.processes(device.uuid) for device in before.devices}
+        except DeviceError as error:
+            log.debug("overhead not corrected", error=str(error))
+            return
+        after = self._ledger.read()
+        for index, device in enumerate(before.devices):
+            if after.devices[index].word == device.word:
+                self._correct_device(before, index, seen[device.uuid])
+
+    def _correct_device(self, snapshot: Ledger, index: int, seen: dict[int, int]) -> None:
+        uuid = snapshot.devices[index].uuid
+        pids = {process.slot.index: process.pid for process in self._processes.values()}
+        real = {slot.index: seen[pids[slot.index]] for slot in snapshot.slots if pids.get(slot.index) in seen}
+        overhead = max(0, sum(real.values()) - snapshot.devices[index].used)
+        context = _context(snapshot, index, real)
+        # Less overhead means more room, so it must be seen twice: one reading may have met a free half-way.
+        settled = max(overhead, self._before.get(uuid, overhead))
+        self._before[uuid] = overhead
+
+        def change(policy: Policy) -> Policy:
+            present = policy.device(uuid)
+            if present is None:
+                return policy
+            known = present.context if present.context is not None else context
+            return policy.changed(uuid, overhead=settled, context=known)
+
+        self._policy.update(change)
+
+
+def _context(snapshot: Ledger, index: int, real: dict[int, int]) -> int | None:
+    """Return the bytes that one context takes, from the first process whose use holds nothing but one; else None."""
+    for slot in snapshot.slots:
+        share = slot.devices[index]
+        if slot.index in real and share.context and share.used == share.context:
+            return real[slot.index]
+    return None
+
+
+def find_process(slot: Slot) -> int | None:
+    """Return the pid, as this process counts, of the process that claims `slot`; None where it has ended.
+
+    A process of another pid namespace is found by its innermost NSpid; either way the start time must agree, so that
+    a number used again is not mistaken for its predecessor.
+    """
+    own = Path("/proc/self/ns/pid").stat().st_ino
+    if slot.pid_ns == own:
+        return slot.pid if slot.pid > 0 and start_time(slot.pid) == slot.start_time else None
+    for path in Path("/proc").iterdir():
+        if path.name.isdigit() and _inner_pid(path) == slot.pid and start_time(int(path.name)) == slot.start_time:
+            return int(path.name)
+    return None
+
+
+def _inner_pid(process: Path) -> int | None:
+    try:
+        lines = (process / "status").read_text().splitlines()
+        return int(next(line for line in lines if line.startswith("NSpid:")).split()[-1])
+    except (OSError, StopIteration, ValueError, IndexError):
+        return None
+
+
+def start_time(pid: int) -> int | None:
+    """Return when the process started, in clock ticks since boot; None where it has ended, threads and all."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return None
+    fields = text.rpartition(")")[2].split()  # the name may hold blanks and parentheses
+    if len(fields) < 20 or fields[0] == "X" or (fields[0] == "Z" and not _other_threads(pid)):
+        return None
+    return int(fields[19])
+
+
+def _other_threads(pid: int) -> bool:
+    """Whether threads go on although the first one has ended."""
+    try:
+        return any(path.name != str(pid) for path in Path(f"/proc/{pid}/task").iterdir())
+    except OSError:
+        return False
