@@ -13,13 +13,18 @@ import os
 import re
 import subprocess
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 CUDA_DEFINES = ("-D__CUDA_API_VERSION_INTERNAL",)
 NVML_DEFINES = ("-DNVML_NO_UNVERSIONED_FUNC_DEFS",)
 
 _DECLARATION = re.compile(r"(CUresult|nvmlReturn_t|const char ?\*)\s*\b((?:cu|nvml)[A-Z]\w*)\s*\(([^;{}]*)\)\s*;")
-_TYPEDEF = re.compile(r"typedef\s+CUresult\s*\(\s*\*\s*PFN_(cu[A-Z]\w*?)_v(\d{4,5})(_pts[zd]|_ptds)?\s*\)\s*\(([^;]*)\)\s*;")
+_TYPEDEF = re.compile(
+    r"typedef\s+CUresult\s*\(\s*\*\s*PFN_(cu[A-Z]\w*?)_v(\d{4,5})(_pts[zd]|_ptds)?\s*\)\s*\(([^;]*)\)\s*;"
+)
 
 
 class ApiError(Exception):
@@ -28,7 +33,7 @@ class ApiError(Exception):
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter: its whole declaration as C text (`void (*callback)(void *)`), its name, and its type without it."""
+    """One parameter: its declaration as C text (`void (*callback)(void *)`), its name, its type without the name."""
 
     declaration: str
     name: str
@@ -45,18 +50,19 @@ class Function:
 
     @property
     def is_nvml(self) -> bool:
+        """Whether it belongs to NVML, not to the driver."""
         return self.name.startswith("nvml")
 
     def parameter_list(self) -> str:
-        """The parameters as they stand in a prototype."""
+        """Return the parameters as they stand in a prototype."""
         return ", ".join(p.declaration for p in self.parameters) or "void"
 
     def type_list(self) -> str:
-        """The parameter types only, comparable between headers and typedefs."""
+        """Return the parameter types only, comparable between headers and typedefs."""
         return ",".join(canonical_type(p.type) for p in self.parameters)
 
     def argument_list(self) -> str:
-        """The parameter names, to pass the call on."""
+        """Return the parameter names, to pass the call on."""
         return ", ".join(p.name for p in self.parameters)
 
     def prototype(self, prefix: str = "", name: str | None = None) -> str:
@@ -84,7 +90,7 @@ class Header:
 
 
 def canonical_type(text: str) -> str:
-    """A type with spacing and versioned CUDA type names made comparable (`CUdevice_v1` is `CUdevice`)."""
+    """Make a type comparable: spacing and versioned CUDA type names (`CUdevice_v1` is `CUdevice`)."""
     text = re.sub(r"\b(struct|enum|union)\s+", "", text)
     text = re.sub(r"\bCUdeviceptr_v2\b", "CUdeviceptr", text)
     text = re.sub(r"\bCUdevice_v1\b", "CUdevice", text)
@@ -101,7 +107,7 @@ def preprocess(header: Path, defines: tuple[str, ...], include: tuple[Path, ...]
     command = [*os.environ.get("CC", "cc").split(), "-E", "-P", *(["-dM"] if macros else []), "-x", "c", *defines]
     command += [f"-I{header.parent}", *(f"-I{path}" for path in include), str(header)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True)
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError as error:
         raise ApiError(f"cannot run the C compiler ({error}); install one or set CC") from error
     if done.returncode != 0:
@@ -190,7 +196,7 @@ def read_nvml(directory: Path) -> Header:
 
 
 def read_typedefs(directory: Path) -> list[Typedef]:
-    """The `PFN_` typedefs of `directory`/cudaTypedefs.h, in the header's order without repeats."""
+    """Read the `PFN_` typedefs of `directory`/cudaTypedefs.h, in the header's order without repeats."""
     path = directory / "cudaTypedefs.h"
     text = re.sub(r"\s+", " ", preprocess(path, CUDA_DEFINES))
     found: dict[tuple[str, int, str], Typedef] = {}

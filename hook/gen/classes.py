@@ -7,7 +7,11 @@ class, a name given twice; each raises ClassError with file and line.
 from __future__ import annotations
 
 import re
-from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
 
 METERED = "METERED"
 GATED = "GATED"
@@ -44,8 +48,8 @@ def read_classes(path: Path) -> dict[str, str]:
     return found
 
 
-def coverage_problems(classes: dict[str, str], *headers: dict[str, object]) -> list[str]:
-    """What does not fit between a class table and the headers: names without a class, classes without a name."""
+def coverage_problems(classes: dict[str, str], *headers: Mapping[str, object]) -> list[str]:
+    """List what does not fit between a class table and the headers: names without a class, classes without a name."""
     public = {name for header in headers for name in header}
     problems = [f"{name} is public but has no class: add API({name}, CLASS)" for name in sorted(public - set(classes))]
     problems += [f"{name} has a class but is in no header" for name in sorted(set(classes) - public)]

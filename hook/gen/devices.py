@@ -7,7 +7,10 @@ Negative ordinals (the host, "invalid") are the driver's business.
 
 from __future__ import annotations
 
-from api import Function
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from api import Function
 
 #: Arrays: parameter -> the parameter that counts it.
 _ARRAYS = {

@@ -1,4 +1,4 @@
-"""The shim's generated layer: prototypes, calls to the driver, exported symbols, refusals, device checks, version script.
+"""The shim's generated layer: prototypes, calls to the driver, exports, refusals, device checks, version script.
 
 Hooked are: metered, virtualised and refused names, names that take a device (devices.py), and whatever hook/shim
 defines besides. A hook that hook/shim does not define is generated: refused names and metered ones without code yet are
@@ -8,12 +8,15 @@ refused under a limit, names that take a device are passed on if the device was 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from api import Function, Header
 from classes import METERED, REFUSED, VIRTUALISED
 from devices import HELPERS, hidden_conditions
 from emit import BANNER
-from symbols import Procedure
+
+if TYPE_CHECKING:
+    from api import Function, Header
+    from symbols import Procedure
 
 #: Base versions of glibc under which programs bind dlsym and dlvsym, by machine, besides GLIBC_2.34.
 GLIBC_BASE = {"x86_64": "GLIBC_2.2.5", "aarch64": "GLIBC_2.17"}
@@ -31,6 +34,7 @@ class Hooks:
 
     @property
     def order(self) -> list[str]:
+        """All names by index."""
         return self.hooked + self.others
 
     def generated_device(self) -> list[str]:
@@ -84,7 +88,8 @@ _HOOKS_H = """
 #define VGPU_PROCS {procs} /* rows of vgpu_hook_proc */
 
 extern void *vgpu_real[VGPU_REALS];                   /* the driver's functions; NULL = not looked up yet */
-void        *vgpu_real_fn(unsigned index);            /* resolve.c: owns vgpu_real; looks one up and stores it, NULL if lacking */
+/* resolve.c, which owns vgpu_real: looks one up and stores it; NULL if the driver lacks it. */
+void *vgpu_real_fn(unsigned index);
 extern const char *const vgpu_hook_name[VGPU_REALS];  /* symbol by index; hooked part and rest are each sorted */
 extern void *const vgpu_hook_fn[VGPU_HOOKS];          /* the hook by index */
 
@@ -107,7 +112,7 @@ static inline void *vgpu_real_get(unsigned index)
 
 
 def hooks_h(hooks: Hooks, headers: list[Header], procedures: list[Procedure]) -> str:
-    """Indices, tables, hook prototypes, and a `real_X` for every public name."""
+    """Write hooks.h: indices, tables, hook prototypes, and a `real_X` for every public name."""
     rows = _proc_rows(hooks, procedures)
     parts = [BANNER.format(what="Hooks of libvgpu.so and the driver's own functions.")]
     parts.append(_HOOKS_H.format(hooks=len(hooks.hooked), reals=len(hooks.order), procs=len(rows)))
@@ -127,7 +132,7 @@ def _proc_rows(hooks: Hooks, procedures: list[Procedure]) -> list[tuple[str, int
 
 
 def hooks_table_c(hooks: Hooks, procedures: list[Procedure]) -> str:
-    """The tables that hooks.h declares."""
+    """Write the tables that hooks.h declares."""
     lines = [BANNER.format(what="Tables of hooks."), '#include "hooks.h"', ""]
     lines += ["const char *const vgpu_hook_name[VGPU_REALS] = {", *(f'\t"{n}",' for n in hooks.order), "};", ""]
     lines += ["void *const vgpu_hook_fn[VGPU_HOOKS] = {", *(f"\t(void *)hook_{n}," for n in hooks.hooked), "};", ""]
@@ -138,7 +143,7 @@ def hooks_table_c(hooks: Hooks, procedures: list[Procedure]) -> str:
 
 
 def hooks_export_c(hooks: Hooks) -> str:
-    """The exported symbols: each jumps to its hook."""
+    """Write the exported symbols: each jumps to its hook."""
     lines = [BANNER.format(what="Exported symbols."), '#include "hooks.h"', ""]
     for name in hooks.hooked:
         function = hooks.functions[name]
@@ -169,10 +174,13 @@ def hooks_device_c(hooks: Hooks) -> str:
     lines += ["#include <stdbool.h>", "", '#include "hooks.h"', '#include "shim.h"', "", HELPERS]
     for name in hooks.generated_device():
         function = hooks.functions[name]
-        condition = " || ".join(
-            f"({part})" if "&&" in part else part for part in hidden_conditions(function)
-        )
-        if condition.startswith("(") and condition.endswith(")") and condition.count("&&") == 1 and "||" not in condition:
+        condition = " || ".join(f"({part})" if "&&" in part else part for part in hidden_conditions(function))
+        if (
+            condition.startswith("(")
+            and condition.endswith(")")
+            and condition.count("&&") == 1
+            and "||" not in condition
+        ):
             condition = condition[1:-1]
         lines.append(
             f"{function.prototype('hook_')}\n{{\n\tif ({condition})\n\t\treturn CUDA_ERROR_INVALID_DEVICE;\n"

@@ -1,4 +1,4 @@
-"""The simulated driver's public layer: entry points, prototypes for their code, cuGetProcAddress's table, support table.
+"""The simulated driver's public layer: entry points, prototypes for their code, tables.
 
 Each public function counts the call, looks for an injected fault, runs `sim_X` where hook/sim has one (or its base
 function for a `_ptsz`/`_ptds` variant, or a spelling with the same parameters), else answers NOT_SUPPORTED, and traces.
@@ -7,10 +7,13 @@ function for a `_ptsz`/`_ptds` variant, or a spelling with the same parameters),
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from api import Function, Header
 from emit import BANNER, unused
 from symbols import Procedure, split_name
+
+if TYPE_CHECKING:
+    from api import Function, Header
 
 #: Answered before cuInit / nvmlInit: start-up, versions, error text, symbol look-up.
 EARLY = {
@@ -60,7 +63,11 @@ def implementations(functions: dict[str, Function], defined: set[str]) -> dict[s
 
 def sim_impl_h(headers: list[Header]) -> str:
     """Prototypes of `sim_X` for every public name, and of public names that the headers declare only as macros."""
-    lines = [BANNER.format(what="Prototypes for the simulated driver's code."), "#ifndef SIM_IMPL_H", "#define SIM_IMPL_H"]
+    lines = [
+        BANNER.format(what="Prototypes for the simulated driver's code."),
+        "#ifndef SIM_IMPL_H",
+        "#define SIM_IMPL_H",
+    ]
     lines += ["", "#include <cuda.h>", "#include <nvml.h>", "#include <stdbool.h>", ""]
     for header in headers:
         lines += [f"{header.functions[alias].prototype()};" for alias in sorted(header.renames)]
@@ -70,12 +77,15 @@ def sim_impl_h(headers: list[Header]) -> str:
 
 
 def entry_c(header: Header, impls: dict[str, Implementation], nvml: bool) -> str:
-    """The public functions of one library, with their names, counters and the library's state for entry.c."""
+    """Write the public functions of one library, with their names, counters and the library's state for entry.c."""
     what = "The public functions of " + ("libnvidia-ml.so.1." if nvml else "libcuda.so.1.")
     success = "NVML_ERROR_NOT_SUPPORTED" if nvml else "CUDA_ERROR_NOT_SUPPORTED"
     lines = [BANNER.format(what=what), '#include "sim_impl.h"', '#include "entry.h"', '#include "sim.h"', ""]
     lines += ["const char *const sim_call_name[] = {", *(f'\t"{name}",' for name in header.functions), "};", ""]
-    lines += [f"const unsigned sim_calls = {len(header.functions)};", f"uint64_t sim_call_count[{len(header.functions)}];"]
+    lines += [
+        f"const unsigned sim_calls = {len(header.functions)};",
+        f"uint64_t sim_call_count[{len(header.functions)}];",
+    ]
     lines += [_state(nvml)]
     for index, function in enumerate(header.functions.values()):
         lines.append(_entry(index, function, impls[function.name], success))
@@ -118,7 +128,7 @@ def _entry(index: int, function: Function, impl: Implementation, not_supported: 
 
 
 def procaddr_c(procedures: list[Procedure]) -> str:
-    """cuGetProcAddress's table, sorted by name, plain before per-thread, rising versions."""
+    """CuGetProcAddress's table, sorted by name, plain before per-thread, rising versions."""
     lines = [BANNER.format(what="What cuGetProcAddress knows."), '#include "procaddr.h"', ""]
     lines += [f"const unsigned sim_procs = {len(procedures)};", "const struct sim_proc sim_proc[] = {"]
     for p in sorted(procedures, key=lambda p: (p.base, p.per_thread, p.version)):
@@ -128,10 +138,14 @@ def procaddr_c(procedures: list[Procedure]) -> str:
 
 
 def support_md(headers: list[Header], impls: dict[str, Implementation]) -> str:
-    """The support table as a Markdown page."""
+    """Write the support table as a Markdown page."""
     lines = ["# What the simulated driver supports", ""]
-    lines += ["Every public entry point of the CUDA driver and of NVML exists. *own*: has code. *shared*: runs the code of"]
-    lines += ["another spelling with the same parameters. *per-thread*: runs the base function on the thread's own default"]
+    lines += [
+        "Every public entry point of the CUDA driver and of NVML exists. *own*: has code. *shared*: runs the code of"
+    ]
+    lines += [
+        "another spelling with the same parameters. *per-thread*: runs the base function on the thread's own default"
+    ]
     lines += ["stream. *no*: answers `CUDA_ERROR_NOT_SUPPORTED` or `NVML_ERROR_NOT_SUPPORTED`.", ""]
     for header in headers:
         names = list(header.functions)

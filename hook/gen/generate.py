@@ -29,23 +29,28 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class Inputs:
-    """Everything that was read: headers of 12 and 13, class tables, procedures of the 13 header, code found."""
+    """Everything that was read: headers and typedefs of 12 and 13, class tables, code found in sim and shim."""
 
     cuda: dict[int, api.Header]
     nvml: dict[int, api.Header]
     cuda_classes: dict[str, str]
     nvml_classes: dict[str, str]
-    procedures: list[symbols.Procedure]
+    typedefs: dict[int, list[api.Typedef]]
     sim_code: dict[str, Path]
     hook_code: dict[str, Path]
 
     @property
     def classes(self) -> dict[str, str]:
+        """All class tables in one."""
         return self.cuda_classes | self.nvml_classes
+
+    def procedures(self, version: int) -> list[symbols.Procedure]:
+        """Pair up what cuGetProcAddress answers by one header. Raises SymbolError."""
+        return symbols.pair(self.cuda[version].functions, self.typedefs[version])
 
 
 def read_inputs(headers: Path, root: Path) -> Inputs:
-    """Read headers, class tables and sources. Raises ApiError, ClassError or SymbolError."""
+    """Read headers, class tables and sources. Raises ApiError or ClassError."""
     cuda = {version: api.read_cuda(headers / f"cuda{version}") for version in (12, 13)}
     nvml = {version: api.read_nvml(headers / f"nvml{version}") for version in (12, 13)}
     tables = root / "hook" / "include" / "partage"
@@ -54,7 +59,7 @@ def read_inputs(headers: Path, root: Path) -> Inputs:
         nvml,
         classes.read_classes(tables / "cuda_api.def"),
         classes.read_classes(tables / "nvml_api.def"),
-        symbols.pair(cuda[13].functions, api.read_typedefs(headers / "cuda13")),
+        {version: api.read_typedefs(headers / f"cuda{version}") for version in (12, 13)},
         sources.defined(root / "hook" / "sim", "sim"),
         sources.defined(root / "hook" / "shim", "hook"),
     )
@@ -99,6 +104,7 @@ def names_h(path: Path) -> str:
 def outputs(inputs: Inputs, root: Path) -> dict[str, str]:
     """Relative path -> text of every generated file."""
     headers = [inputs.cuda[13], inputs.nvml[13]]
+    procedures = inputs.procedures(13)
     impls: dict[str, emit_sim.Implementation] = {}
     for header in headers:
         impls |= emit_sim.implementations(header.functions, set(inputs.sim_code))
@@ -107,10 +113,10 @@ def outputs(inputs: Inputs, root: Path) -> dict[str, str]:
         "sim_impl.h": emit_sim.sim_impl_h(headers),
         "sim_cuda_entry.c": emit_sim.entry_c(headers[0], impls, nvml=False),
         "sim_nvml_entry.c": emit_sim.entry_c(headers[1], impls, nvml=True),
-        "sim_procaddr.c": emit_sim.procaddr_c(inputs.procedures),
+        "sim_procaddr.c": emit_sim.procaddr_c(procedures),
         "sim_support.md": emit_sim.support_md(headers, impls),
-        "hooks.h": emit_shim.hooks_h(hooks, headers, inputs.procedures),
-        "hooks_table.c": emit_shim.hooks_table_c(hooks, inputs.procedures),
+        "hooks.h": emit_shim.hooks_h(hooks, headers, procedures),
+        "hooks_table.c": emit_shim.hooks_table_c(hooks, procedures),
         "hooks_export.c": emit_shim.hooks_export_c(hooks),
         "hooks_device.c": emit_shim.hooks_device_c(hooks),
         "refused.c": emit_shim.refused_c(hooks),

@@ -40,6 +40,7 @@ class Wheel:
 
     @property
     def filename(self) -> str:
+        """The file as the package index names it."""
         return f"{self.package.replace('-', '_')}-{self.version}-{TAGS}.whl"
 
 
@@ -73,8 +74,8 @@ WHEELS = (
 
 def cache_directory() -> Path:
     """Where downloaded wheels are kept between builds: `$XDG_CACHE_HOME/partage/headers`, else under `~/.cache`."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(base) / "partage" / "headers"
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "partage" / "headers"
 
 
 def sha256_of(path: Path) -> str:
@@ -100,7 +101,7 @@ def download(wheel: Wheel, cache: Path) -> Path:
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
         command += ["--only-binary=:all:", "--platform=manylinux2014_x86_64", "--python-version=3.11"]
         command += [f"--dest={scratch}", f"{wheel.package}=={wheel.version}"]
-        done = subprocess.run(command, capture_output=True, text=True)
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         got = Path(scratch) / wheel.filename
         if done.returncode != 0 or not got.is_file():
             reason = (done.stderr.strip().splitlines() or ["pip wrote no such file"])[-1]
@@ -114,7 +115,7 @@ def download(wheel: Wheel, cache: Path) -> Path:
                 f"{wheel.filename} has SHA-256 {found}, expected {wheel.sha256}; do not use it: check the package "
                 f"index that pip is configured for, then build again"
             )
-        os.replace(got, target)
+        got.replace(target)
     return target
 
 

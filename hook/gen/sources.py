@@ -6,10 +6,14 @@ A prototype does not count. Definitions made by macros are not seen, so each is 
 from __future__ import annotations
 
 import re
-from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _HEAD = re.compile(
-    r"^(?:__attribute__\(\([^\n]*\)\)\s*)?(?:CUresult|nvmlReturn_t|(?:const )?char \*)\s*(sim|hook)_((?:cu|nvml)[A-Z]\w*)\s*\(",
+    r"^(?:__attribute__\(\([^\n]*\)\)\s*)?"
+    r"(?:CUresult|nvmlReturn_t|(?:const )?char \*)\s*(sim|hook)_((?:cu|nvml)[A-Z]\w*)\s*\(",
     re.MULTILINE,
 )
 

@@ -2,16 +2,17 @@
 
 cuGetProcAddress is asked for a base name, a CUDA version and a stream flag. The typedefs tell from which version on an
 ABI exists but not under which symbol it is exported; the exported symbols are `name`, `name_v2`, `name_v3` ... in the
-order in which the ABIs were introduced. So: sort a name's typedefs by version, its symbols by suffix, and pair them. The
-coverage test compares the parameter types of each pair, for CUDA 12 and 13.
+order in which the ABIs were introduced. So: sort a name's typedefs by version, its symbols by suffix, and pair them. A
+test compares the parameter types of each pair, for CUDA 12 and 13.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from api import Function, Typedef
+if TYPE_CHECKING:
+    from api import Function, Typedef
 
 
 class SymbolError(Exception):
@@ -31,9 +32,14 @@ class Procedure:
 
 def split_name(name: str) -> tuple[str, int, str]:
     """`cuMemcpyHtoD_v2_ptds` -> (`cuMemcpyHtoD`, 2, `_ptds`)."""
-    match = re.fullmatch(r"(\w+?)(?:_v(\d+))?(_ptsz|_ptds)?", name)
-    assert match is not None
-    return match[1], int(match[2] or 1), match[3] or ""
+    plain, per_thread = name, ""
+    for suffix in ("_ptsz", "_ptds"):
+        if name.endswith(suffix):
+            plain, per_thread = name.removesuffix(suffix), suffix
+    base, mark, number = plain.rpartition("_v")
+    if mark and number.isdecimal():
+        return base, int(number), per_thread
+    return plain, 1, per_thread
 
 
 def pair(functions: dict[str, Function], typedefs: list[Typedef]) -> list[Procedure]:
