@@ -57,15 +57,22 @@ uint64_t vgpu_used_index(int index);
 /* ---- blocks.c: what this process has allocated ----------------------------------------------------------------------------- */
 
 enum vgpu_kind { VGPU_PLAIN, VGPU_MANAGED, VGPU_PITCHED, VGPU_ASYNC };
-/* Record a live allocation of `bytes` on `device`, charging by the granularity rule: the caller has reserved
- * vgpu_first_reservation(bytes); what is not needed is given back here. -1: out of host memory (caller frees and fails). */
+struct vgpu_block {
+	CUdeviceptr p;
+	uint64_t bytes;
+	CUdevice device;
+	enum vgpu_kind kind;
+	CUcontext context;
+};
+/* What to reserve before asking the driver for `bytes`. */
 uint64_t vgpu_first_reservation(uint64_t bytes);
-int  vgpu_block_add(CUdeviceptr p, uint64_t bytes, CUdevice device, enum vgpu_kind kind);
+/* Record a live allocation, turning `reserved` into what it costs by the granularity rule (nothing for VGPU_ASYNC: its
+ * pool is charged). -1: it does not fit after all, or no host memory; the reservation is given back and the caller frees
+ * the block and refuses. */
+int  vgpu_block_add(const struct vgpu_block *block, uint64_t reserved);
 /* Take an entry out (before the driver's free); false if unknown. Put it back if the driver refused, else settle it. */
-struct vgpu_block { CUdeviceptr p; uint64_t bytes; CUdevice device; enum vgpu_kind kind; CUcontext context; };
 bool vgpu_block_take(CUdeviceptr p, struct vgpu_block *out);
 void vgpu_block_restore(const struct vgpu_block *b);
-void vgpu_block_settle(const struct vgpu_block *b);  /* give its charge back */
-void vgpu_blocks_drop_context(CUcontext context);    /* the context was destroyed: everything in it is freed */
+void vgpu_block_settle(const struct vgpu_block *b); /* give its charge back */
 
 #endif

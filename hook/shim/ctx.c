@@ -1,0 +1,301 @@
+/* ctx.c: contexts: cuCtxCreate*, cuCtxDestroy*, cuDevicePrimaryCtx{Retain,Release,Reset}*.
+ *
+ * A context takes device memory that the driver does not tell, so an estimate is charged while it lives: one for each
+ * created context, and one for the primary context of a device while this process holds a reference to it. When a context
+ * ends, everything that was allocated in it ends too, and its blocks are settled.
+ * What can go wrong: references are counted here after the driver has answered, so two threads that retain and release
+ * at once may leave the charge in place a while longer than the context; never shorter.
+ */
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "hooks.h"
+#include "memory.h"
+
+struct context {
+	CUcontext handle;
+	CUdevice device;
+	uint64_t charged;
+	struct context *next;
+};
+
+struct primary {
+	CUcontext handle;
+	uint64_t charged;    /* the estimate, 0 = none */
+	bool estimated;      /* an estimate is in force (it may be 0 bytes) */
+	uint32_t references; /* by this process */
+	uint32_t retaining;  /* calls under way */
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* process-private, never held across a driver call */
+static struct context *contexts;
+static struct primary primaries[VGPU_ORDINALS];
+
+/* The context and all that lay in it are gone. */
+static void ended(CUcontext context, CUdevice device, uint64_t epoch)
+{
+	if (context != NULL) {
+		vgpu_blocks_drop(context, epoch);
+		vgpu_deferred_drop(context);
+	}
+	vgpu_pool_reconcile(device);
+}
+
+/* ---- created contexts ------------------------------------------------------------------------------------------------------ */
+
+static void add(struct context *c)
+{
+	pthread_mutex_lock(&lock);
+	c->next = contexts;
+	contexts = c;
+	pthread_mutex_unlock(&lock);
+}
+
+static struct context *take(CUcontext handle)
+{
+	pthread_mutex_lock(&lock);
+	struct context **c = &contexts, *found;
+	while (*c != NULL && (*c)->handle != handle)
+		c = &(*c)->next;
+	found = *c;
+	if (found != NULL)
+		*c = found->next;
+	pthread_mutex_unlock(&lock);
+	return found;
+}
+
+/* Everything a version of cuCtxCreate takes. */
+struct creation {
+	CUexecAffinityParam *affinity;
+	int affinities;
+	CUctxCreateParams *params;
+	unsigned int flags;
+	CUdevice device;
+};
+
+typedef CUresult create_function(CUcontext *, const struct creation *);
+
+static CUresult create(create_function *driver, CUcontext *out, const struct creation *how)
+{
+	if (vgpu_mode() == VGPU_FREE || out == NULL)
+		return driver(out, how);
+	if (vgpu_hidden(how->device))
+		return CUDA_ERROR_INVALID_DEVICE;
+	struct context *c = calloc(1, sizeof(*c));
+	if (c == NULL)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	c->device = how->device;
+	vgpu_memory_watch_fork();
+	CUresult error = vgpu_reserve_context(how->device, &c->charged);
+	if (error == CUDA_SUCCESS) {
+		error = driver(&c->handle, how);
+		if (error != CUDA_SUCCESS)
+			vgpu_give_back(how->device, c->charged);
+	}
+	if (error != CUDA_SUCCESS) {
+		free(c);
+		return error;
+	}
+	*out = c->handle;
+	add(c);
+	return CUDA_SUCCESS;
+}
+
+static CUresult driver_v1(CUcontext *out, const struct creation *how)
+{
+	return real_cuCtxCreate(out, how->flags, how->device);
+}
+
+static CUresult driver_v2(CUcontext *out, const struct creation *how)
+{
+	return real_cuCtxCreate_v2(out, how->flags, how->device);
+}
+
+static CUresult driver_v3(CUcontext *out, const struct creation *how)
+{
+	return real_cuCtxCreate_v3(out, how->affinity, how->affinities, how->flags, how->device);
+}
+
+static CUresult driver_v4(CUcontext *out, const struct creation *how)
+{
+	return real_cuCtxCreate_v4(out, how->params, how->flags, how->device);
+}
+
+CUresult hook_cuCtxCreate(CUcontext *pctx, unsigned int flags, CUdevice dev)
+{
+	return create(driver_v1, pctx, &(struct creation){ .flags = flags, .device = dev });
+}
+
+CUresult hook_cuCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev)
+{
+	return create(driver_v2, pctx, &(struct creation){ .flags = flags, .device = dev });
+}
+
+CUresult hook_cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *paramsArray, int numParams, unsigned int flags,
+                             CUdevice dev)
+{
+	return create(driver_v3, pctx,
+	              &(struct creation){
+	                      .affinity = paramsArray, .affinities = numParams, .flags = flags, .device = dev });
+}
+
+CUresult hook_cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *ctxCreateParams, unsigned int flags, CUdevice dev)
+{
+	return create(driver_v4, pctx, &(struct creation){ .params = ctxCreateParams, .flags = flags, .device = dev });
+}
+
+static CUresult destroy(CUresult (*driver)(CUcontext), CUcontext ctx)
+{
+	if (vgpu_mode() == VGPU_FREE)
+		return driver(ctx);
+	struct context *c = take(ctx);
+	uint64_t epoch = vgpu_blocks_epoch();
+	CUresult error = driver(ctx);
+	if (c == NULL)
+		return error;
+	if (error != CUDA_SUCCESS) {
+		add(c);
+		return error;
+	}
+	ended(ctx, c->device, epoch);
+	vgpu_give_back(c->device, c->charged);
+	free(c);
+	return CUDA_SUCCESS;
+}
+
+CUresult hook_cuCtxDestroy(CUcontext ctx)
+{
+	return destroy(real_cuCtxDestroy, ctx);
+}
+
+CUresult hook_cuCtxDestroy_v2(CUcontext ctx)
+{
+	return destroy(real_cuCtxDestroy_v2, ctx);
+}
+
+/* ---- primary contexts ------------------------------------------------------------------------------------------------------- */
+
+/* One more call that retains: sees to it that the estimate is charged. */
+static CUresult retain_begin(CUdevice device)
+{
+	struct primary *p = &primaries[device];
+	CUresult error = CUDA_SUCCESS;
+	pthread_mutex_lock(&lock);
+	if (!p->estimated) {
+		error = vgpu_reserve_context(device, &p->charged);
+		p->estimated = error == CUDA_SUCCESS;
+	}
+	if (error == CUDA_SUCCESS)
+		p->retaining++;
+	pthread_mutex_unlock(&lock);
+	return error;
+}
+
+/* With the lock held: the estimate to give back when nobody refers to the context. */
+static bool unused(struct primary *p, uint64_t *charged)
+{
+	if (!p->estimated || p->references != 0 || p->retaining != 0)
+		return false;
+	*charged = p->charged;
+	p->estimated = false;
+	p->charged = 0;
+	return true;
+}
+
+static void retain_end(CUdevice device, CUcontext handle, bool retained)
+{
+	struct primary *p = &primaries[device];
+	uint64_t charged = 0;
+	pthread_mutex_lock(&lock);
+	p->retaining--;
+	if (retained) {
+		p->references++;
+		p->handle = handle;
+	}
+	unused(p, &charged);
+	pthread_mutex_unlock(&lock);
+	vgpu_give_back(device, charged);
+}
+
+CUresult hook_cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
+{
+	if (vgpu_mode() == VGPU_FREE || pctx == NULL || dev < 0 || dev >= VGPU_ORDINALS)
+		return real_cuDevicePrimaryCtxRetain(pctx, dev);
+	if (vgpu_hidden(dev)) /* also makes the devices known, so that nothing is asked of the driver under the lock */
+		return CUDA_ERROR_INVALID_DEVICE;
+	vgpu_memory_watch_fork();
+	CUresult error = retain_begin(dev);
+	if (error != CUDA_SUCCESS)
+		return error;
+	error = real_cuDevicePrimaryCtxRetain(pctx, dev);
+	retain_end(dev, error == CUDA_SUCCESS ? *pctx : NULL, error == CUDA_SUCCESS);
+	return error;
+}
+
+static CUresult release(CUresult (*driver)(CUdevice), CUdevice dev)
+{
+	if (vgpu_mode() == VGPU_FREE || dev < 0 || dev >= VGPU_ORDINALS)
+		return driver(dev);
+	if (vgpu_hidden(dev))
+		return CUDA_ERROR_INVALID_DEVICE;
+	struct primary *p = &primaries[dev];
+	uint64_t epoch = vgpu_blocks_epoch(), charged = 0;
+	CUresult error = driver(dev);
+	pthread_mutex_lock(&lock);
+	if (error == CUDA_SUCCESS && p->references != 0)
+		p->references--;
+	CUcontext handle = p->handle;
+	bool gone = error == CUDA_SUCCESS && unused(p, &charged);
+	pthread_mutex_unlock(&lock);
+	if (gone) {
+		ended(handle, dev, epoch);
+		vgpu_give_back(dev, charged);
+	}
+	return error;
+}
+
+CUresult hook_cuDevicePrimaryCtxRelease(CUdevice dev)
+{
+	return release(real_cuDevicePrimaryCtxRelease, dev);
+}
+
+CUresult hook_cuDevicePrimaryCtxRelease_v2(CUdevice dev)
+{
+	return release(real_cuDevicePrimaryCtxRelease_v2, dev);
+}
+
+/* A reset empties the context whatever the references; the estimate stays while there are any, since the next call may
+ * bring it back. */
+static CUresult reset(CUresult (*driver)(CUdevice), CUdevice dev)
+{
+	if (vgpu_mode() == VGPU_FREE || dev < 0 || dev >= VGPU_ORDINALS)
+		return driver(dev);
+	if (vgpu_hidden(dev))
+		return CUDA_ERROR_INVALID_DEVICE;
+	pthread_mutex_lock(&lock);
+	CUcontext handle = primaries[dev].handle;
+	pthread_mutex_unlock(&lock);
+	uint64_t epoch = vgpu_blocks_epoch();
+	CUresult error = driver(dev);
+	if (error == CUDA_SUCCESS)
+		ended(handle, dev, epoch);
+	return error;
+}
+
+CUresult hook_cuDevicePrimaryCtxReset(CUdevice dev)
+{
+	return reset(real_cuDevicePrimaryCtxReset, dev);
+}
+
+CUresult hook_cuDevicePrimaryCtxReset_v2(CUdevice dev)
+{
+	return reset(real_cuDevicePrimaryCtxReset_v2, dev);
+}
+
+void vgpu_contexts_forked(void)
+{
+	pthread_mutex_init(&lock, NULL);
+	contexts = NULL;
+	for (CUdevice d = 0; d < VGPU_ORDINALS; d++)
+		primaries[d] = (struct primary){ 0 };
+}

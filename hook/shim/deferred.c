@@ -1,0 +1,113 @@
+/* deferred.c: blocks of ordinary memory that were freed in stream order, behind work that has not run yet.
+ *
+ * Called by the hooks of cuMemFreeAsync, by whoever is about to refuse an allocation, and by queries. Until the stream has
+ * passed the free the driver still holds the memory, so the charge stays: an event behind the free tells when it may go.
+ * What can go wrong: no event can be had. Then the charge stays until the context is destroyed: too much, never too little.
+ */
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "hooks.h"
+#include "memory.h"
+
+struct deferred {
+	struct vgpu_block block;
+	CUcontext context; /* of the event */
+	CUevent event;
+	struct deferred *next;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct deferred *list;
+
+static void push(struct deferred *d)
+{
+	pthread_mutex_lock(&lock);
+	d->next = list;
+	list = d;
+	pthread_mutex_unlock(&lock);
+}
+
+static struct deferred *take_all(void)
+{
+	pthread_mutex_lock(&lock);
+	struct deferred *all = list;
+	list = NULL;
+	pthread_mutex_unlock(&lock);
+	return all;
+}
+
+/* An event behind everything queued on the stream so far, made in the stream's own context. */
+static CUevent mark(CUstream stream, CUcontext *context)
+{
+	CUevent event = NULL;
+	CUcontext old;
+	if (real_cuStreamGetCtx(stream, context) != CUDA_SUCCESS && real_cuCtxGetCurrent(context) != CUDA_SUCCESS)
+		return NULL;
+	if (real_cuCtxPushCurrent_v2(*context) != CUDA_SUCCESS)
+		return NULL;
+	if (real_cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
+		event = NULL;
+	else if (real_cuEventRecord(event, stream) != CUDA_SUCCESS) {
+		real_cuEventDestroy_v2(event);
+		event = NULL;
+	}
+	real_cuCtxPopCurrent_v2(&old);
+	return event;
+}
+
+void vgpu_defer(const struct vgpu_block *block, CUstream stream)
+{
+	CUstreamCaptureMode before = vgpu_relax();
+	struct deferred *d = NULL;
+	if (real_cuStreamQuery(stream) == CUDA_SUCCESS) {
+		vgpu_block_settle(block);
+	} else if ((d = calloc(1, sizeof(*d))) != NULL) {
+		d->block = *block;
+		d->event = mark(stream, &d->context);
+		push(d);
+	}
+	vgpu_unrelax(before);
+}
+
+bool vgpu_deferred_poll(CUdevice device)
+{
+	bool settled = false;
+	struct deferred *next;
+	for (struct deferred *d = take_all(); d != NULL; d = next) {
+		next = d->next;
+		bool done = d->block.device == device && d->event != NULL && real_cuEventQuery(d->event) == CUDA_SUCCESS;
+		if (!done) {
+			push(d);
+			continue;
+		}
+		real_cuEventDestroy_v2(d->event);
+		vgpu_block_settle(&d->block);
+		free(d);
+		settled = true;
+	}
+	return settled;
+}
+
+/* The context has been destroyed, and with it its events and, where they lay in it, the blocks. */
+void vgpu_deferred_drop(CUcontext context)
+{
+	struct deferred *next;
+	for (struct deferred *d = take_all(); d != NULL; d = next) {
+		next = d->next;
+		if (d->context == context)
+			d->event = NULL;
+		if (d->block.context == context) {
+			vgpu_block_settle(&d->block);
+			free(d);
+		} else {
+			push(d);
+		}
+	}
+}
+
+void vgpu_deferred_forked(void)
+{
+	pthread_mutex_init(&lock, NULL);
+	list = NULL;
+}

@@ -1,0 +1,78 @@
+/* memory.h: what the files that charge device memory share (blocks.c, mem.c, pool.c, vmm.c, ctx.c, query.c).
+ *
+ * Every charge goes the same way: reserve -> driver -> record, or give back. No lock is held across a driver call, so
+ * each table is changed twice: a record is *taken* out before the driver frees (the driver may hand the same address to
+ * another thread before we come back) and *settled* or *restored* after it has answered.
+ */
+#ifndef PARTAGE_SHIM_MEMORY_H
+#define PARTAGE_SHIM_MEMORY_H
+
+#include "shim.h"
+
+#define VGPU_ORDINALS 64 /* devices of one process that tables of ours have room for */
+#define VGPU_POOL_GRANULE (UINT64_C(32) << 20)
+
+static inline uint64_t vgpu_round_up(uint64_t bytes, uint64_t granule)
+{
+	return bytes > UINT64_MAX - granule ? UINT64_MAX : (bytes + granule - 1) / granule * granule;
+}
+
+/* A device that was not granted does not exist; what is no ordinal at all is the driver's business. */
+static inline bool vgpu_hidden(CUdevice device)
+{
+	return device >= 0 && !vgpu_visible(device);
+}
+
+/* "GPU-01234567-89ab-..." from 16 bytes. */
+static inline void vgpu_format_uuid(char out[PTG_UUID_SIZE], const unsigned char bytes[16])
+{
+	static const char digit[] = "0123456789abcdef";
+	char *to = out;
+	for (const char *c = "GPU-"; *c != '\0'; c++)
+		*to++ = *c;
+	for (int i = 0; i < 16; i++) {
+		if (i == 4 || i == 6 || i == 8 || i == 10)
+			*to++ = '-';
+		*to++ = digit[bytes[i] >> 4];
+		*to++ = digit[bytes[i] & 15];
+	}
+	*to = '\0';
+}
+
+/* ---- blocks.c ------------------------------------------------------------------------------------------------------- */
+
+/* Drops and additions are ordered by an epoch: a drop that began with vgpu_blocks_epoch() takes what was recorded before
+ * it, never what another thread allocates in a context that came back at the same address. */
+uint64_t vgpu_blocks_epoch(void);
+void     vgpu_blocks_drop(CUcontext context, uint64_t epoch);
+
+/* ---- mem.c ---------------------------------------------------------------------------------------------------------- */
+
+/* vgpu_reserve(), but before a refusal reads again what our own pools and deferred frees still hold. */
+CUresult vgpu_reserve_or_reclaim(CUdevice device, uint64_t bytes);
+CUresult vgpu_place(CUdevice *device, CUcontext *context); /* of the calling thread; the driver's own error */
+
+/* Our own queries must not break a stream capture that this thread has under way: run them between these two. */
+CUstreamCaptureMode vgpu_relax(void);
+void vgpu_unrelax(CUstreamCaptureMode before);
+
+/* ---- pool.c --------------------------------------------------------------------------------------------------------- */
+
+bool vgpu_pool_reconcile(CUdevice device);              /* true if memory was given back */
+
+/* ---- deferred.c: blocks freed in stream order behind work that has not run ------------------------------------------ */
+
+void vgpu_defer(const struct vgpu_block *block, CUstream stream); /* settles at once where the stream is idle */
+bool vgpu_deferred_poll(CUdevice device);               /* settles what has run; true if memory was given back */
+void vgpu_deferred_drop(CUcontext context);
+
+/* ---- fork: the child starts with empty tables (its parent's blocks are not its own) --------------------------------- */
+
+void vgpu_memory_watch_fork(void); /* idempotent */
+void vgpu_blocks_forked(void);
+void vgpu_pool_forked(void);
+void vgpu_deferred_forked(void);
+void vgpu_vmm_forked(void);
+void vgpu_contexts_forked(void);
+
+#endif

@@ -1,0 +1,292 @@
+/* vmm.c: physical memory of the virtual-memory calls: cuMemCreate, cuMemRelease, cuMemRetainAllocationHandle, cuMemMap,
+ * cuMemUnmap.
+ *
+ * The driver frees an allocation when its last handle has been released *and* its last mapping is gone, so an *allocation*
+ * here counts both, and its charge goes back when the sum is zero. A call adds its reference before the driver is asked
+ * and takes one away after it has answered, so that no thread can end an allocation under another's call.
+ * Memory located on the host costs nothing here. Handles this table does not know go to the driver as they are.
+ */
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "hooks.h"
+#include "memory.h"
+
+#define CHAINS 1024
+
+struct allocation {
+	CUdevice device;
+	uint64_t bytes;
+	uint32_t references; /* handles, mappings and calls under way */
+};
+
+/* One handle value (may be handed out several times) or one mapping. */
+struct node {
+	uint64_t key; /* handle, or address */
+	uint64_t size; /* of a mapping */
+	uint32_t count; /* of a handle: how often it is to be released */
+	struct allocation *allocation;
+	struct node *next;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* process-private, never held across a driver call */
+static struct node *handles[CHAINS], *mappings[CHAINS];
+
+static struct node **chain(struct node **table, uint64_t key)
+{
+	return &table[(key * UINT64_C(0x9e3779b97f4a7c15)) >> 54];
+}
+
+static struct node **find(struct node **table, uint64_t key)
+{
+	struct node **n = chain(table, key);
+	while (*n != NULL && (*n)->key != key)
+		n = &(*n)->next;
+	return n;
+}
+
+static void insert(struct node **table, struct node *n)
+{
+	struct node **head = chain(table, n->key);
+	n->next = *head;
+	*head = n;
+}
+
+/* With the lock held. */
+static struct allocation *refer(struct allocation *a)
+{
+	if (a != NULL)
+		a->references++;
+	return a;
+}
+
+static void drop(struct allocation *a)
+{
+	if (a == NULL)
+		return;
+	pthread_mutex_lock(&lock);
+	bool last = --a->references == 0;
+	pthread_mutex_unlock(&lock);
+	if (last) {
+		vgpu_give_back(a->device, a->bytes);
+		free(a);
+	}
+}
+
+/* A handle that is still to be released. */
+static struct node *live_handle(CUmemGenericAllocationHandle handle)
+{
+	struct node *n = *find(handles, handle);
+	while (n != NULL && (n->key != handle || n->count == 0))
+		n = n->next;
+	return n;
+}
+
+/* One more release is due for this handle. `spare` becomes its node where it has none; returned if not needed. */
+static struct node *add_handle(CUmemGenericAllocationHandle handle, struct allocation *a, struct node *spare)
+{
+	pthread_mutex_lock(&lock);
+	struct node *n = live_handle(handle);
+	if (n == NULL) {
+		n = spare;
+		spare = NULL;
+		*n = (struct node){ .key = handle, .allocation = a };
+		insert(handles, n);
+	}
+	n->count++;
+	pthread_mutex_unlock(&lock);
+	return spare;
+}
+
+static void remove_handle(struct node *gone)
+{
+	pthread_mutex_lock(&lock);
+	struct node **n = chain(handles, gone->key);
+	while (*n != gone)
+		n = &(*n)->next;
+	*n = gone->next;
+	pthread_mutex_unlock(&lock);
+	free(gone);
+}
+
+/* ---- creation ------------------------------------------------------------------------------------------------------------ */
+
+static bool on_host(const CUmemAllocationProp *prop)
+{
+	return prop->location.type == CU_MEM_LOCATION_TYPE_HOST || prop->location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA ||
+	       prop->location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT;
+}
+
+static CUresult create(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop,
+                       unsigned long long flags)
+{
+	struct allocation *a = malloc(sizeof(*a));
+	struct node *n = malloc(sizeof(*n));
+	if (a == NULL || n == NULL) {
+		free(a);
+		free(n);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	*a = (struct allocation){ .device = prop->location.id, .bytes = vgpu_round_up(size, VGPU_GRANULE), .references = 1 };
+	CUmemGenericAllocationHandle h = 0;
+	CUresult error = vgpu_reserve_or_reclaim(a->device, a->bytes);
+	if (error == CUDA_SUCCESS) {
+		error = real_cuMemCreate(&h, size, prop, flags);
+		if (error != CUDA_SUCCESS)
+			vgpu_give_back(a->device, a->bytes);
+	}
+	if (error != CUDA_SUCCESS) {
+		free(a);
+		free(n);
+		return error;
+	}
+	vgpu_memory_watch_fork();
+	free(add_handle(h, a, n));
+	*handle = h;
+	return CUDA_SUCCESS;
+}
+
+CUresult hook_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop,
+                          unsigned long long flags)
+{
+	if (vgpu_mode() == VGPU_FREE || handle == NULL || prop == NULL || size == 0 ||
+	    prop->location.type == CU_MEM_LOCATION_TYPE_INVALID || on_host(prop))
+		return real_cuMemCreate(handle, size, prop, flags);
+	if (prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+		return CUDA_ERROR_NOT_SUPPORTED; /* a place this version does not know cannot be metered */
+	if (vgpu_hidden(prop->location.id))
+		return CUDA_ERROR_INVALID_DEVICE;
+	return create(handle, size, prop, flags);
+}
+
+/* ---- handles -------------------------------------------------------------------------------------------------------------- */
+
+/* The last release leaves its node in place until the driver has answered, with a count of 0: a mapping made at the same
+ * time finds the allocation by it, and a new allocation that is given the same handle gets a node of its own. */
+CUresult hook_cuMemRelease(CUmemGenericAllocationHandle handle)
+{
+	if (vgpu_mode() == VGPU_FREE)
+		return real_cuMemRelease(handle);
+	pthread_mutex_lock(&lock);
+	struct node *n = live_handle(handle);
+	struct allocation *a = n != NULL ? n->allocation : NULL;
+	bool last = n != NULL && --n->count == 0;
+	pthread_mutex_unlock(&lock);
+	CUresult error = real_cuMemRelease(handle);
+	if (error == CUDA_SUCCESS) {
+		if (last)
+			remove_handle(n);
+		drop(a);
+	} else if (last) {
+		pthread_mutex_lock(&lock);
+		n->count++;
+		pthread_mutex_unlock(&lock);
+	} else if (a != NULL) {
+		struct node *spare = malloc(sizeof(*spare));
+		if (spare != NULL)
+			free(add_handle(handle, a, spare));
+	}
+	return error;
+}
+
+/* The allocation that is mapped at an address; usually asked for the first byte of a mapping. */
+static struct allocation *mapped_at(uint64_t address)
+{
+	struct allocation *a = NULL;
+	pthread_mutex_lock(&lock);
+	struct node *n = *find(mappings, address);
+	for (unsigned i = 0; i < CHAINS && n == NULL; i++)
+		for (n = mappings[i]; n != NULL && (address < n->key || address - n->key >= n->size); n = n->next)
+			;
+	if (n != NULL)
+		a = refer(n->allocation);
+	pthread_mutex_unlock(&lock);
+	return a;
+}
+
+CUresult hook_cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr)
+{
+	if (vgpu_mode() == VGPU_FREE || handle == NULL)
+		return real_cuMemRetainAllocationHandle(handle, addr);
+	struct allocation *a = mapped_at((uint64_t)(uintptr_t)addr);
+	struct node *spare = a != NULL ? malloc(sizeof(*spare)) : NULL;
+	if (a != NULL && spare == NULL) {
+		drop(a);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	CUresult error = real_cuMemRetainAllocationHandle(handle, addr);
+	if (error != CUDA_SUCCESS) {
+		free(spare);
+		drop(a);
+	} else if (a != NULL) {
+		free(add_handle(*handle, a, spare)); /* the reference of mapped_at() is now the handle's */
+	}
+	return error;
+}
+
+/* ---- mappings ------------------------------------------------------------------------------------------------------------- */
+
+CUresult hook_cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
+                       unsigned long long flags)
+{
+	if (vgpu_mode() == VGPU_FREE)
+		return real_cuMemMap(ptr, size, offset, handle, flags);
+	pthread_mutex_lock(&lock);
+	struct node *n = *find(handles, handle);
+	struct allocation *a = refer(n != NULL ? n->allocation : NULL);
+	pthread_mutex_unlock(&lock);
+	struct node *mapping = a != NULL ? malloc(sizeof(*mapping)) : NULL;
+	if (a != NULL && mapping == NULL) {
+		drop(a);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	CUresult error = real_cuMemMap(ptr, size, offset, handle, flags);
+	if (error != CUDA_SUCCESS) {
+		free(mapping);
+		drop(a);
+	} else if (a != NULL) {
+		*mapping = (struct node){ .key = ptr, .size = size, .allocation = a };
+		pthread_mutex_lock(&lock);
+		insert(mappings, mapping);
+		pthread_mutex_unlock(&lock);
+	}
+	return error;
+}
+
+CUresult hook_cuMemUnmap(CUdeviceptr ptr, size_t size)
+{
+	if (vgpu_mode() == VGPU_FREE)
+		return real_cuMemUnmap(ptr, size);
+	struct node *taken = NULL, *next;
+	pthread_mutex_lock(&lock);
+	for (uint64_t at = ptr; at - ptr < size;) { /* a range may hold several mappings, one behind the other */
+		struct node **n = find(mappings, at), *one = *n;
+		at += one != NULL ? one->size : VGPU_GRANULE;
+		if (one != NULL) {
+			*n = one->next;
+			one->next = taken;
+			taken = one;
+		}
+	}
+	pthread_mutex_unlock(&lock);
+	CUresult error = real_cuMemUnmap(ptr, size);
+	for (struct node *n = taken; n != NULL; n = next) {
+		next = n->next;
+		if (error == CUDA_SUCCESS) {
+			drop(n->allocation);
+			free(n);
+			continue;
+		}
+		pthread_mutex_lock(&lock);
+		insert(mappings, n);
+		pthread_mutex_unlock(&lock);
+	}
+	return error;
+}
+
+void vgpu_vmm_forked(void)
+{
+	pthread_mutex_init(&lock, NULL);
+	for (unsigned i = 0; i < CHAINS; i++)
+		handles[i] = mappings[i] = NULL;
+}
