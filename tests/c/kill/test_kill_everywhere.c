@@ -28,7 +28,7 @@ struct control {
 };
 
 static struct control *control;
-static char scratch[256], self_path[512];
+static char scratch[512], self_path[1024];
 
 /* ---- children ------------------------------------------------------------------------------------------------------- */
 
@@ -86,7 +86,7 @@ static void victim(enum work_kind kind)
 
 static pid_t start(const char *role, const char *kind, int index, int acknowledge, bool traced)
 {
-	char index_text[16], acknowledge_text[16], preload[512];
+	char index_text[16], acknowledge_text[16], preload[1024];
 	snprintf(index_text, sizeof index_text, "%d", index);
 	snprintf(acknowledge_text, sizeof acknowledge_text, "%d", acknowledge);
 	snprintf(preload, sizeof preload, "%s/lib/libvgpu.so", getenv("TEST_BUILD"));
@@ -235,7 +235,7 @@ int main(int argc, char **argv)
 #endif
 	CHECK(readlink("/proc/self/exe", self_path, sizeof self_path - 1) > 0, "readlink");
 	snprintf(scratch, sizeof scratch, "%s", getenv("TEST_SCRATCH"));
-	char path[512];
+	char path[1024];
 	snprintf(path, sizeof path, "%s/control", scratch);
 	if (argc == 5) { /* a child */
 		control = share_map(path, sizeof *control);
