@@ -58,5 +58,12 @@ VGPU_EARLY void *vgpu_libc_function(enum libc_function function)
 
 VGPU_EARLY void *vgpu_libc_handle(void)
 {
-	return (void *)map_of("libc.so.6");
+	/* Only dlopen makes a handle: an object of program start has no search list of its own before that. */
+	static void *handle;
+	void *known = __atomic_load_n(&handle, __ATOMIC_RELAXED);
+	if (!known && LIBC(dlopen)) {
+		known = LIBC(dlopen)("libc.so.6", RTLD_LAZY | RTLD_NOLOAD);
+		__atomic_store_n(&handle, known, __ATOMIC_RELAXED);
+	}
+	return known;
 }
