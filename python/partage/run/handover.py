@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from partage._abi import lib
-from partage.model import LaunchError, NotFoundError, ShareRefused, format_cores, format_memory, names
+from partage.model import DeviceError, LaunchError, NotFoundError, ShareRefused, format_cores, format_memory, names
 from partage.shm import Ledger, Policy, PolicyFile, create_ledger, create_turns, locks, read_ledger, read_policy
 
 if TYPE_CHECKING:
@@ -142,6 +142,10 @@ def check_room(wanted: Policy, devices: dict[str, Device], root: Path, *, instea
     for share in wanted.devices:
         beside = {name: held for name, policy in policies.items() if (held := policy.device(share.uuid))}
         who = ", ".join(beside) or "nobody"
+        if share.uuid not in devices:
+            raise DeviceError(
+                f"device {share.uuid}", "not on this machine", "a share needs its card", "run `partage doctor`"
+            )
         card = devices[share.uuid].allocatable
         room = card - sum(held.memory for held in beside.values())
         if share.memory > room:

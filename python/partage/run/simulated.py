@@ -7,6 +7,7 @@ An existing machine keeps its profile, so asking for another one is an error and
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,11 +28,16 @@ def machine_path() -> Path:
     return Path(f"/tmp/{names.SIM_DIRECTORY}-{os.geteuid()}", names.MACHINE_FILE)  # noqa: S108 -- the driver checks it
 
 
-def _read() -> Any:
-    """Return the header and the device models of the machine as `struct sim_machine *`; None where there is none.
+@dataclass(frozen=True, slots=True)
+class _Machine:
+    """What is read of a machine: its profile's name and the bytes one context takes, by UUID."""
 
-    Only the part up to `link` may be read through the result.
-    """
+    profile: str
+    contexts: dict[str, int]
+
+
+def _read() -> _Machine | None:
+    """Return the machine there is; None where there is none or it is of another layout."""
     try:
         with machine_path().open("rb") as file:
             data = file.read(_MODELS_END)
@@ -39,10 +45,12 @@ def _read() -> Any:
         return None
     if len(data) < _MODELS_END:
         return None
-    machine = ffi.new("struct sim_machine *")
-    ffi.memmove(machine, data, _MODELS_END)
+    machine = ffi.cast("struct sim_machine *", ffi.from_buffer(data))  # only the part up to `link` is there
     known = machine.magic == lib.SIM_MACHINE_MAGIC and machine.layout == lib.SIM_MACHINE_LAYOUT
-    return machine if known and machine.ndev <= lib.SIM_DEVICES else None
+    if not known or machine.ndev > lib.SIM_DEVICES:
+        return None
+    models = [machine.model[index] for index in range(machine.ndev)]
+    return _Machine(_text(machine.profile), {_text(model.uuid): int(model.context) for model in models})
 
 
 def _text(field: Any) -> str:
@@ -63,10 +71,10 @@ def choose_machine(wanted: str | None) -> None:
             f"profile '{wanted}'", str(error), "a profile of a machine", "see `partage sim list`"
         ) from error
     machine = _read()
-    if machine is not None and _text(machine.profile) != profile.name:
+    if machine is not None and machine.profile != profile.name:
         raise UsageError(
             f"profile '{wanted}'",
-            f"the simulated machine at {machine_path()} is '{_text(machine.profile)}'",
+            f"the simulated machine at {machine_path()} is '{machine.profile}'",
             "a machine keeps its profile",
             f"leave --sim out, set {names.ENV_SIM_DIR} to another directory, or run `partage sim create {wanted}`",
         )
@@ -76,7 +84,4 @@ def choose_machine(wanted: str | None) -> None:
 def context_of(uuid: str) -> int | None:
     """Return the bytes one context takes on a simulated device, None where it is not one."""
     machine = _read()
-    if machine is None:
-        return None
-    models = (machine.model[index] for index in range(machine.ndev))
-    return next((int(model.context) for model in models if _text(model.uuid) == uuid), None)
+    return machine.contexts.get(uuid) if machine else None

@@ -1,0 +1,23 @@
+"""The devices of this machine for commands that only look: never starts a simulated machine of its own accord."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from partage.run import libraries
+from partage.run.nvml import Nvml
+from partage.run.simulated import machine_path
+
+if TYPE_CHECKING:
+    from partage.model import Device
+
+
+def devices_of_machine() -> list[Device]:
+    """Return all devices; an empty list where there is neither a real driver nor a simulated machine.
+
+    Raises DeviceError where there should be devices and NVML does not answer.
+    """
+    if not libraries.real_driver() and not machine_path().exists():
+        return []
+    with Nvml(libraries.driver_directory(simulate=False)) as nvml:
+        return nvml.devices()

@@ -1,0 +1,37 @@
+"""`partage run`: start any program with a share of a device."""
+
+from __future__ import annotations
+
+import click
+
+from partage.cli.types import CLASS, CORES, MEMORY, PRIORITY
+from partage.model import ShareClass, Wish
+from partage.run.runner import Request
+from partage.run.runner import run as run_program
+
+
+@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option("--device", "-d", "devices", multiple=True, default=("0",), help="Index or UUID; may be repeated.")
+@click.option("--memory", "-m", type=MEMORY, required=True, help="Memory per device, e.g. 24Gi. A hard limit.")
+@click.option("--cores", "-c", type=CORES, help="Part of the device's time, e.g. 30%.")
+@click.option("--class", "share_class", type=CLASS, help="Default: fixed with --cores, burst without.")
+@click.option("--priority", "-p", type=PRIORITY, default="P1", show_default=True, help="P0 (first), P1 or P2.")
+@click.option("--sim", help="Profile of the simulated machine to use, see `partage sim list`.")
+@click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED, metavar="[--] PROGRAM [ARGUMENT]...")
+def run(  # noqa: PLR0913 -- one parameter an option
+    *,
+    devices: tuple[str, ...],
+    memory: int,
+    cores: int | None,
+    share_class: str | None,
+    priority: int,
+    sim: str | None,
+    program: tuple[str, ...],
+) -> int:
+    """Start PROGRAM with a share of a device and return its exit code.
+
+    Without a real driver the simulated one is used. Several runs share a card; what the card cannot hold is refused.
+    """
+    wish = Wish(cores, ShareClass(share_class) if share_class else None, priority)
+    wish.resolved_class()
+    return run_program(Request(program[0], program[1:], devices, memory, wish, sim))

@@ -1,0 +1,195 @@
+"""`partage top`: who uses what, live; `--once` for one look, `--json` for programs.
+
+A row is a hand-over (a container or a `partage run`) on one device, with its processes under it. Compute columns stay
+empty until an arbiter gives turns. Ledgers are a tenant's claim: what cannot be read shows as a note in its row
+and never stops the table.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from partage.cli.devices import devices_of_machine
+from partage.model import Device, PartageError, format_memory
+from partage.run import handover
+
+if TYPE_CHECKING:
+    from partage.run.handover import HandOver
+    from partage.shm import Ledger, Policy
+
+NONE = "–"  # noqa: RUF001 -- the sign for "no value" in every table
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessRow:
+    """One process of a share: bytes charged and refusals on this device."""
+
+    pid: int
+    name: str
+    used: int
+    refused: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShareRow:
+    """One hand-over on one device. Memory in bytes, cores in permille; `note` says why a value is missing."""
+
+    name: str
+    uuid: str
+    used: int
+    limit: int
+    cores: int
+    share_class: str
+    priority: int
+    enforcement: str
+    state: str
+    processes: tuple[ProcessRow, ...] = ()
+    compute_got: int | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """All that one look shows."""
+
+    devices: tuple[Device, ...]
+    shares: tuple[ShareRow, ...]
+    notes: tuple[str, ...] = field(default=())
+
+
+def look() -> View:
+    """Take one look at devices and hand-overs; what cannot be read becomes a note."""
+    notes: list[str] = []
+    devices: list[Device] = []
+    try:
+        devices = devices_of_machine()
+    except PartageError as error:
+        notes.append(str(error))
+    rows: list[ShareRow] = []
+    for entry in handover.living():
+        try:
+            rows += _rows(entry, entry.policy())
+        except PartageError as error:
+            notes.append(str(error))
+    return View(tuple(devices), tuple(rows), tuple(notes))
+
+
+def _rows(entry: HandOver, policy: Policy) -> list[ShareRow]:
+    ledger, note = None, ""
+    try:
+        ledger = entry.ledger()
+    except PartageError as error:
+        note = str(error)
+    return [
+        ShareRow(
+            name=entry.name,
+            uuid=device.uuid,
+            used=max(0, ledger.used(device.uuid) + device.overhead) if ledger else 0,
+            limit=device.memory,
+            cores=device.cores,
+            share_class=policy.share_class,
+            priority=policy.priority,
+            enforcement=policy.enforced_by,
+            state="open" if policy.is_open else "closed",
+            processes=_processes(ledger, device.uuid) if ledger else (),
+            note=note,
+        )
+        for device in policy.devices
+    ]
+
+
+def _processes(ledger: Ledger, uuid: str) -> tuple[ProcessRow, ...]:
+    index = next((i for i, device in enumerate(ledger.devices) if device.uuid == uuid), None)
+    if index is None:
+        return ()
+    return tuple(
+        ProcessRow(slot.host_pid or slot.pid, slot.name, slot.devices[index].used, slot.devices[index].refused)
+        for slot in ledger.slots
+    )
+
+
+def render(view: View) -> Group:
+    """Return the tables of one look."""
+    parts: list[Table | Text] = [_device_table(view), _share_table(view)]
+    parts += [Text(note, style="yellow") for note in view.notes]
+    parts += [Text(f"{row.name}: {row.note}", style="yellow") for row in view.shares if row.note]
+    return Group(*parts)
+
+
+def _device_table(view: View) -> Table:
+    table = Table(title="Devices", title_justify="left", box=None, pad_edge=False)
+    for name in ("DEVICE", "NAME", "UUID"):
+        table.add_column(name, no_wrap=True)
+    for name in ("USED", "PROMISED", "MEMORY"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for device in view.devices:
+        promised = sum(row.limit for row in view.shares if row.uuid == device.uuid)
+        amounts = map(format_memory, (device.used, promised, device.physical))
+        table.add_row(str(device.index), device.name, device.uuid, *amounts)
+    if not view.devices:
+        table.add_row(NONE, "no device", *[NONE] * 4)
+    return table
+
+
+def _share_table(view: View) -> Table:
+    table = Table(title="Shares", title_justify="left", box=None, pad_edge=False)
+    for name in ("SHARE", "DEVICE", "PID", "PROGRAM"):
+        table.add_column(name, no_wrap=True)
+    for name in ("USED", "LIMIT", "CORES GOT", "ASKED", "REFUSED"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name in ("CLASS", "ENFORCED BY"):
+        table.add_column(name, no_wrap=True)
+    index_of = {device.uuid: str(device.index) for device in view.devices}
+    for row in view.shares:
+        asked = f"{row.cores / 10:g}%" if row.cores else NONE
+        refused = str(sum(process.refused for process in row.processes))
+        enforced = row.enforcement if row.state == "open" else f"{row.enforcement} (closed)"
+        amounts = (format_memory(row.used), format_memory(row.limit), NONE, asked, refused)
+        kind = f"{row.share_class} P{row.priority}"
+        table.add_row(row.name, index_of.get(row.uuid, row.uuid), "", "", *amounts, kind, enforced)
+        for process in row.processes:
+            used = format_memory(process.used)
+            table.add_row("", "", str(process.pid), process.name, used, "", "", "", str(process.refused), "", "")
+    if not view.shares:
+        table.add_row("no share in use", *[""] * 10)
+    return table
+
+
+def to_json(view: View) -> str:
+    """Return one look as JSON: sorted keys, bytes and permille."""
+    return msgspec.json.encode(asdict(view), order="sorted").decode()
+
+
+@click.command()
+@click.option("--once", "-1", is_flag=True, help="One look, then end.")
+@click.option("--json", "as_json", is_flag=True, help="One look as JSON.")
+@click.option("--interval", "-n", type=click.FloatRange(0.1), default=1.0, show_default=True, help="Seconds.")
+def top(*, once: bool, as_json: bool, interval: float) -> None:
+    """Show devices and shares: memory used and limit, compute, what enforces them.
+
+    Live on a terminal (end with Ctrl-C); one look where the output is a file or pipe. NO_COLOR is honoured.
+    """
+    if as_json:
+        click.echo(to_json(look()))
+        return
+    # A pipe gets whole lines whatever their length; a terminal has its own width.
+    terminal = sys.stdout.isatty()
+    console = Console(width=None if terminal else 200, no_color="NO_COLOR" in os.environ or None)
+    if once or not terminal:
+        console.print(render(look()))
+        return
+    with Live(render(look()), console=console, auto_refresh=False, screen=True) as live:
+        while True:
+            time.sleep(interval)
+            live.update(render(look()), refresh=True)
