@@ -74,7 +74,7 @@ _MIB = 1 << 20
 #: Members that a profile gives; the others (uuid, serial, pci, numa, minor, MIG places) follow from the device's place.
 MODEL_FIELDS: tuple[Field, ...] = (
     Field("name", "text", size=96),
-    Field("memory", "bytes", low=64 * _MIB, high=1 << 44),
+    Field("memory", "bytes", low=64 * _MIB, high=(1 << 40) - 1),
     Field("reserved", "bytes", 0, high=1 << 40),
     Field("context", "bytes", 0, high=1 << 36),
     Field("module", "bytes", 0, high=1 << 36),

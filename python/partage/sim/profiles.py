@@ -237,6 +237,19 @@ def _instance(card: Members, parent: int, order: int, place: tuple[int, int], mi
     return Device({**card, **share, **ids, "part": mig.name, "name": f"{card['name']} MIG {mig.name}"})
 
 
+def _check_model(reader: _Reader, model: Members) -> None:
+    """What holds between members; the driver refuses a machine where it does not."""
+    for key in ("granule", "pitch"):
+        if int(model[key]) & (int(model[key]) - 1):
+            raise reader.fail(key, model[key], "a power of two")
+    if int(model["reserved"]) >= int(model["memory"]):
+        raise reader.fail("reserved", model["reserved"], f"less than memory ({model['memory']} bytes)")
+    if int(model["pool_granule"]) % int(model["granule"]):
+        raise reader.fail("pool_granule", model["pool_granule"], f"a multiple of granule ({model['granule']} bytes)")
+    if int(model["pitch"]) > int(model["granule"]):
+        raise reader.fail("pitch", model["pitch"], f"at most granule ({model['granule']} bytes)")
+
+
 def _read_group(reader: _Reader, first: int, mig: tuple[MigProfile, ...]) -> list[_Card]:
     """The cards of one [[device]] table, each with the places of its MIG instances."""
     count = reader.integer("count", 1, 1, MAX_DEVICES)
@@ -252,6 +265,7 @@ def _read_group(reader: _Reader, first: int, mig: tuple[MigProfile, ...]) -> lis
     wanted = reader.strings("mig")
     model = {field.name: reader.parsed(field.name, field.default, field.parse) for field in MODEL_FIELDS}
     reader.end()
+    _check_model(reader, model)
     if "SIMULATED" not in str(model["name"]):
         raise reader.fail("name", model["name"], "a name that contains SIMULATED, so that nobody takes it for hardware")
     if wanted and not model["mig_capable"]:

@@ -1,0 +1,343 @@
+/* nvml_processes.c: which processes run on a device, and how much each uses it.
+ *
+ * A pid is told as the caller's pid namespace knows it. A client of the same namespace recorded it so itself; for one of
+ * another namespace (the agent on the host asks about a container) /proc is searched for the process with that namespace,
+ * inner pid and start time. A process that the caller's namespace does not contain is left out, as today's drivers do;
+ * older ones gave a pid that means nothing to the caller: the fault "foreign-pids" does the same.
+ */
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "nvml_device.h"
+
+/* ---- pids --------------------------------------------------------------------------------------------------------- */
+
+static uint64_t namespace_of(const char *pid)
+{
+	struct stat st;
+	char path[64];
+	snprintf(path, sizeof(path), "/proc/%.20s/ns/pid", pid);
+	return stat(path, &st) == 0 ? (uint64_t)st.st_ino : 0;
+}
+
+/* The last number of the NSpid line: the pid in the process's own namespace. */
+static int inner_pid(const char *pid)
+{
+	char path[64], line[256];
+	int inner = 0;
+	snprintf(path, sizeof(path), "/proc/%.20s/status", pid);
+	FILE *file = fopen(path, "re");
+	if (!file)
+		return 0;
+	while (!inner && fgets(line, sizeof(line), file)) {
+		if (strncmp(line, "NSpid:", 6) != 0)
+			continue;
+		char *last = strrchr(line, '\t');
+		inner = last ? atoi(last) : 0;
+	}
+	fclose(file);
+	return inner;
+}
+
+static uint64_t start_time(const char *pid)
+{
+	char path[64], text[1024];
+	unsigned long long start = 0;
+	snprintf(path, sizeof(path), "/proc/%.20s/stat", pid);
+	FILE *file = fopen(path, "re");
+	if (!file)
+		return 0;
+	size_t n = fread(text, 1, sizeof(text) - 1, file);
+	fclose(file);
+	text[n] = 0;
+	char *rest = strrchr(text, ')'); /* the name may contain anything */
+	for (int field = 2; rest && field < 22; field++)
+		rest = strchr(rest + 1, ' ');
+	return rest ? (sscanf(rest, "%llu", &start), start) : 0;
+}
+
+static int find_pid(const struct sim_client *client)
+{
+	const struct dirent *entry;
+	int found = 0;
+	DIR *proc = opendir("/proc");
+
+	while (proc && !found && (entry = readdir(proc))) {
+		const char *pid = entry->d_name;
+		if (pid[0] < '0' || pid[0] > '9' || namespace_of(pid) != client->pid_ns)
+			continue;
+		if (inner_pid(pid) == client->pid && start_time(pid) == client->start_time)
+			found = atoi(pid);
+	}
+	if (proc)
+		closedir(proc);
+	return found;
+}
+
+static bool foreign_pids_wanted(void)
+{
+	for (int i = 0; i < SIM_FAULTS; i++)
+		if (__atomic_load_n(&sim_machine->fault[i].active, __ATOMIC_ACQUIRE) &&
+		    strcmp(sim_machine->fault[i].call, "foreign-pids") == 0)
+			return true;
+	return false;
+}
+
+/* The client's pid as the caller knows it; 0 where its namespace does not contain the process. */
+static int visible_pid(const struct sim_client *client)
+{
+	uint64_t own = namespace_of("self");
+	if (!own || !client->pid_ns || client->pid_ns == own)
+		return client->pid;
+	int found = find_pid(client);
+	return found || !foreign_pids_wanted() ? found : client->pid;
+}
+
+/* ---- running processes -------------------------------------------------------------------------------------------- */
+
+struct process {
+	unsigned pid, gpu_instance, compute_instance;
+	unsigned long long memory;
+};
+
+static bool uses(const struct sim_client_device *device)
+{
+	return __atomic_load_n(&device->memory, __ATOMIC_RELAXED) || __atomic_load_n(&device->busy_ns, __ATOMIC_RELAXED);
+}
+
+/* Fills at most `room` entries and returns how many there are. */
+static unsigned list_processes(uint32_t card, struct process *list, unsigned room)
+{
+	unsigned n = 0;
+
+	for (uint32_t i = 0; i < sim_machine->ndev; i++) {
+		const struct sim_device_model *model = &sim_machine->model[i];
+		bool cut = model->mig == SIM_MIG_INSTANCE;
+		if (!nvml_belongs(i, card))
+			continue;
+		for (int slot = 0; slot < SIM_CLIENTS; slot++) {
+			const struct sim_client *client = &sim_machine->client[slot];
+			int pid;
+			if (!uses(&client->device[i]) || !sim_client_alive(slot) || !(pid = visible_pid(client)))
+				continue;
+			if (n < room)
+				list[n] = (struct process){(unsigned)pid, cut ? model->gpu_instance : NVML_NO_INSTANCE,
+							   cut ? model->compute_instance : NVML_NO_INSTANCE,
+							   client->device[i].memory};
+			n++;
+		}
+	}
+	return n;
+}
+
+/* NVML's convention: *count is the room and becomes the number; too little room is INSUFFICIENT_SIZE with the number. */
+static nvmlReturn_t give_processes(nvmlDevice_t device, unsigned *count, void *infos, size_t size)
+{
+	uint32_t card;
+	nvmlReturn_t result = nvml_any(device, count, &card);
+	if (result != NVML_SUCCESS)
+		return result;
+	struct process list[SIM_CLIENTS];
+	unsigned room = *count, there = list_processes(card, list, SIM_CLIENTS);
+
+	*count = there;
+	if (there > SIM_CLIENTS || there > room)
+		return NVML_ERROR_INSUFFICIENT_SIZE;
+	if (there && !infos)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	for (unsigned i = 0; i < there; i++) {
+		nvmlProcessInfo_t info = {list[i].pid, list[i].memory, list[i].gpu_instance, list[i].compute_instance};
+		memcpy((char *)infos + i * size, &info, size); /* version 1 is the beginning of the later ones */
+	}
+	return NVML_SUCCESS;
+}
+
+nvmlReturn_t sim_nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_t *infos)
+{
+	return give_processes(device, count, infos, sizeof(*infos));
+}
+
+nvmlReturn_t sim_nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t device, unsigned int *count,
+							 nvmlProcessInfo_v2_t *infos)
+{
+	return give_processes(device, count, infos, sizeof(*infos));
+}
+
+nvmlReturn_t sim_nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v1_t *infos)
+{
+	return give_processes(device, count, infos, sizeof(*infos));
+}
+
+/* The simulator has neither displays nor an MPS server. */
+static nvmlReturn_t no_processes(nvmlDevice_t device, unsigned *count)
+{
+	uint32_t i;
+	nvmlReturn_t result = nvml_any(device, count, &i);
+	if (result == NVML_SUCCESS)
+		*count = 0;
+	return result;
+}
+
+nvmlReturn_t sim_nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_t *infos)
+{
+	(void)infos;
+	return no_processes(device, count);
+}
+
+nvmlReturn_t sim_nvmlDeviceGetGraphicsRunningProcesses_v2(nvmlDevice_t device, unsigned int *count,
+							  nvmlProcessInfo_v2_t *infos)
+{
+	(void)infos;
+	return no_processes(device, count);
+}
+
+nvmlReturn_t sim_nvmlDeviceGetGraphicsRunningProcesses(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v1_t *infos)
+{
+	(void)infos;
+	return no_processes(device, count);
+}
+
+nvmlReturn_t sim_nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int *count,
+							    nvmlProcessInfo_t *infos)
+{
+	(void)infos;
+	return no_processes(device, count);
+}
+
+nvmlReturn_t sim_nvmlDeviceGetMPSComputeRunningProcesses_v2(nvmlDevice_t device, unsigned int *count,
+							    nvmlProcessInfo_v2_t *infos)
+{
+	(void)infos;
+	return no_processes(device, count);
+}
+
+nvmlReturn_t sim_nvmlDeviceGetMPSComputeRunningProcesses(nvmlDevice_t device, unsigned int *count,
+							 nvmlProcessInfo_v1_t *infos)
+{
+	(void)infos;
+	return no_processes(device, count);
+}
+
+nvmlReturn_t sim_nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProcessDetailList_t *out)
+{
+	uint32_t card;
+	nvmlReturn_t result = nvml_any(device, out, &card);
+	if (result != NVML_SUCCESS)
+		return result;
+	if (out->version != nvmlProcessDetailList_v1)
+		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+	if (out->mode >= NVML_PROCESS_MODE_MAX)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	struct process list[SIM_CLIENTS];
+	bool compute = out->mode == NVML_PROCESS_MODE_COMPUTE || out->mode == NVML_PROCESS_MODE_ALL;
+	unsigned room = out->numProcArrayEntries, there = compute ? list_processes(card, list, SIM_CLIENTS) : 0;
+
+	out->numProcArrayEntries = there;
+	if (there > SIM_CLIENTS || there > room || (there && !out->procArray))
+		return NVML_ERROR_INSUFFICIENT_SIZE;
+	for (unsigned i = 0; i < there; i++)
+		out->procArray[i] = (nvmlProcessDetail_v1_t){list[i].pid, list[i].memory, list[i].gpu_instance,
+							     list[i].compute_instance, 0};
+	return NVML_SUCCESS;
+}
+
+/* ---- use by process ----------------------------------------------------------------------------------------------- */
+
+/* Who used the card within the last second; one sample each, stamped now. */
+static unsigned list_samples(uint32_t card, nvmlProcessUtilizationInfo_v1_t *list, unsigned room)
+{
+	unsigned long long now_us = sim_now() / 1000;
+	unsigned n = 0;
+
+	for (uint32_t slot = 0; slot < SIM_CLIENTS; slot++) {
+		unsigned used = nvml_client_percent(slot, card);
+		int pid;
+		if (!used || !sim_client_alive((int)slot) || !(pid = visible_pid(&sim_machine->client[slot])))
+			continue;
+		if (n < room)
+			list[n] = (nvmlProcessUtilizationInfo_v1_t){
+				.timeStamp = now_us, .pid = (unsigned)pid, .smUtil = used, .memUtil = used};
+		n++;
+	}
+	return n;
+}
+
+nvmlReturn_t sim_nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *out,
+						 unsigned int *count, unsigned long long last_seen_us)
+{
+	nvmlProcessUtilizationInfo_v1_t list[SIM_CLIENTS];
+	uint32_t card;
+	nvmlReturn_t result = nvml_card(device, count, &card);
+	if (result != NVML_SUCCESS)
+		return result;
+	unsigned room = *count, there = list_samples(card, list, SIM_CLIENTS);
+	if (there && list[0].timeStamp <= last_seen_us)
+		there = 0;
+	*count = there;
+	if (!there)
+		return NVML_ERROR_NOT_FOUND;
+	if (!out || there > room)
+		return NVML_ERROR_INSUFFICIENT_SIZE;
+	for (unsigned i = 0; i < there; i++)
+		out[i] = (nvmlProcessUtilizationSample_t){
+			.pid = list[i].pid, .timeStamp = list[i].timeStamp, .smUtil = list[i].smUtil, .memUtil = list[i].memUtil};
+	return NVML_SUCCESS;
+}
+
+nvmlReturn_t sim_nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvmlProcessesUtilizationInfo_t *out)
+{
+	nvmlProcessUtilizationInfo_v1_t list[SIM_CLIENTS];
+	uint32_t card;
+	nvmlReturn_t result = nvml_card(device, out, &card);
+	if (result != NVML_SUCCESS)
+		return result;
+	if (out->version != nvmlProcessesUtilizationInfo_v1)
+		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+	unsigned room = out->processSamplesCount, there = list_samples(card, list, SIM_CLIENTS);
+	if (there && list[0].timeStamp <= out->lastSeenTimeStamp)
+		there = 0;
+	out->processSamplesCount = there;
+	if (!there)
+		return NVML_ERROR_NOT_FOUND;
+	if (!out->procUtilArray || there > room)
+		return NVML_ERROR_INSUFFICIENT_SIZE;
+	memcpy(out->procUtilArray, list, there * sizeof(*list));
+	return NVML_SUCCESS;
+}
+
+/* ---- accounting: a mode that root switches on; here it is off for good ---------------------------------------------- */
+
+nvmlReturn_t sim_nvmlDeviceGetAccountingMode(nvmlDevice_t device, nvmlEnableState_t *mode)
+{
+	uint32_t i;
+	nvmlReturn_t result = nvml_card(device, mode, &i);
+	if (result == NVML_SUCCESS)
+		*mode = NVML_FEATURE_DISABLED;
+	return result;
+}
+
+nvmlReturn_t sim_nvmlDeviceGetAccountingPids(nvmlDevice_t device, unsigned int *count, unsigned int *pids)
+{
+	(void)pids;
+	return no_processes(device, count);
+}
+
+nvmlReturn_t sim_nvmlDeviceGetAccountingStats(nvmlDevice_t device, unsigned int pid, nvmlAccountingStats_t *stats)
+{
+	uint32_t i;
+	nvmlReturn_t result = nvml_card(device, stats, &i);
+	(void)pid;
+	return result == NVML_SUCCESS ? NVML_ERROR_NOT_FOUND : result;
+}
+
+nvmlReturn_t sim_nvmlDeviceGetAccountingBufferSize(nvmlDevice_t device, unsigned int *size)
+{
+	uint32_t i;
+	nvmlReturn_t result = nvml_card(device, size, &i);
+	if (result == NVML_SUCCESS)
+		*size = 4000;
+	return result;
+}
