@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import api
 import emit_sim
 import pytest
 import sources
+
+Run = Callable[..., Any]
 
 PROGRAM = """
 import ctypes, sys
@@ -21,7 +25,7 @@ n = ctypes.c_int()
 
 
 @pytest.fixture
-def run(build: Path, tmp_path: Path):  # type: ignore[no-untyped-def]
+def run(build: Path, tmp_path: Path) -> Run:
     """Run Python lines with `cuda` the simulated driver and `n` an int; returns what they print, split."""
 
     def start(lines: str, **env: str) -> list[str]:
@@ -34,15 +38,15 @@ def run(build: Path, tmp_path: Path):  # type: ignore[no-untyped-def]
     return start
 
 
-def test_nothing_but_start_up_is_answered_before_initialisation(run) -> None:  # type: ignore[no-untyped-def]
+def test_nothing_but_start_up_is_answered_before_initialisation(run: Run) -> None:
     assert run("print(cuda.cuDeviceGetCount(ctypes.byref(n)), cuda.cuDriverGetVersion(ctypes.byref(n)))") == ["3", "0"]
 
 
-def test_what_is_not_simulated_says_so(run) -> None:  # type: ignore[no-untyped-def]
+def test_what_is_not_simulated_says_so(run: Run) -> None:
     assert run("print(cuda.cuInit(0), cuda.cuCheckpointProcessUnlock(1, None))") == ["0", "801"]
 
 
-def test_calls_are_counted_and_traced_with_their_results(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_calls_are_counted_and_traced_with_their_results(run: Run, tmp_path: Path) -> None:
     trace = tmp_path / "trace"
     count = "cuda.cuDeviceGetCount(ctypes.byref(n))"
     lines = f"{count}; cuda.cuInit(0); cuda.cuInit(0); {count}\n"
@@ -52,14 +56,14 @@ def test_calls_are_counted_and_traced_with_their_results(run, tmp_path: Path) ->
     assert traced == [["cuDeviceGetCount", "3"], ["cuInit", "0"], ["cuInit", "0"], ["cuDeviceGetCount", "0"]]
 
 
-def test_a_fault_strikes_after_as_many_calls_and_as_often_as_asked(run) -> None:  # type: ignore[no-untyped-def]
+def test_a_fault_strikes_after_as_many_calls_and_as_often_as_asked(run: Run) -> None:
     lines = "cuda.cuInit(0); print(*(cuda.cuDeviceGetCount(ctypes.byref(n)) for _ in range(6)))"
     assert run(lines, PARTAGE_SIM_FAULT="cuDeviceGetCount:46:after=2:count=3") == ["0", "0", "46", "46", "46", "0"]
     assert run(lines, PARTAGE_SIM_FAULT="cuDeviceGetCount:2") == ["2"] * 6
     assert run(lines, PARTAGE_SIM_FAULT="cuDeviceGetCount:2:often=3;cuDeviceGetCount") == ["0"] * 6
 
 
-def test_a_fault_can_fail_initialisation_itself(run) -> None:  # type: ignore[no-untyped-def]
+def test_a_fault_can_fail_initialisation_itself(run: Run) -> None:
     assert run("print(cuda.cuInit(0), cuda.cuInit(0))", PARTAGE_SIM_FAULT="cuInit:100:count=1") == ["100", "0"]
 
 

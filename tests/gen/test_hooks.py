@@ -1,0 +1,105 @@
+"""Generated and hand-written hooks as a program meets them: what is refused never reaches the driver under a limit."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import classes
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import generate
+
+Run = Callable[..., Any]
+
+PROGRAM = """
+import ctypes, json, sys
+with open("/proc/self/maps") as maps:
+    assert "libvgpu" in maps.read(), "the shim is not loaded: this test would prove nothing"
+cuda, nvml = ctypes.CDLL("libcuda.so.1"), ctypes.CDLL("libnvidia-ml.so.1")
+for library in (cuda, nvml):
+    library.partage_sim_calls.restype = ctypes.c_uint64
+    library.partage_sim_calls.argtypes = [ctypes.c_char_p]
+calls = lambda name: (nvml if name.startswith("nvml") else cuda).partage_sim_calls(name.encode())
+asked = json.loads(sys.argv[1])
+"""
+
+
+@pytest.fixture
+def run(build: Path, tmp_path: Path) -> Run:
+    """Run Python lines under the shim with `cuda`, `nvml`, `calls` and `asked`; returns the JSON that they print."""
+
+    def start(lines: str, asked: Any = None, **env: str) -> Any:
+        shim = build / "lib" / "libvgpu.so"
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(("CUDA_", "PARTAGE_", "LD_"))}
+        environment |= {"PARTAGE_SIM": "zero", "PARTAGE_SIM_FORCE": "1", "PARTAGE_SIM_DIR": str(tmp_path)}
+        environment |= {
+            "XDG_RUNTIME_DIR": str(tmp_path),
+            "LD_LIBRARY_PATH": str(build / "sim"),
+            "LD_PRELOAD": str(shim),
+        }
+        command = [sys.executable, "-c", PROGRAM + lines, json.dumps(asked)]
+        done = subprocess.run(command, env=environment | env, capture_output=True, text=True, check=False, timeout=120)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    return start
+
+
+CALL_ALL = """
+zeros = [ctypes.c_void_p(0)] * 8
+results = {}
+for name in asked:
+    library = nvml if name.startswith("nvml") else cuda
+    results[name] = [getattr(library, name)(*zeros), calls(name)]
+print(json.dumps(results))
+"""
+
+
+def test_refused_names_are_refused_under_a_limit_and_never_reach_the_driver(run: Run, inputs: generate.Inputs) -> None:
+    refused = sorted(name for name, kind in inputs.classes.items() if kind == classes.REFUSED)
+    assert len(refused) > 45
+    results = run(CALL_ALL, refused, CUDA_DEVICE_MEMORY_LIMIT="1g")
+    assert results == {name: [3 if name.startswith("nvml") else 801, 0] for name in refused}
+
+
+def test_refused_names_go_to_the_driver_where_there_is_no_limit(run: Run, inputs: generate.Inputs) -> None:
+    refused = sorted(name for name, kind in inputs.classes.items() if kind == classes.REFUSED)
+    results = run(CALL_ALL, refused)
+    assert {name for name, (_, calls) in results.items() if calls != 1} == set()
+
+
+LIMITS = """
+n, free, total, value, context = (ctypes.c_size_t() for _ in range(5))
+ref = ctypes.byref
+assert cuda.cuInit(0) == 0 and cuda.cuCtxCreate_v2(ref(context), 0, 0) == 0
+def left():
+    assert cuda.cuMemGetInfo_v2(ref(free), ref(total)) == 0
+    return free.value
+def heap():
+    assert cuda.cuCtxGetLimit(ref(value), 2) == 0
+    return value.value
+def set_heap(size):
+    return cuda.cuCtxSetLimit(2, ctypes.c_size_t(size))
+MiB = 1 << 20
+first, at_start = heap(), left()
+out = [set_heap(first + 512 * MiB), (at_start - left()) // MiB]
+before = calls("cuCtxSetLimit")
+out += [set_heap(first + 4096 * MiB), calls("cuCtxSetLimit") - before]
+out += [(heap() - first) // MiB, (at_start - left()) // MiB]
+out += [set_heap(first + 256 * MiB), (at_start - left()) // MiB]
+assert cuda.cuCtxDestroy_v2(context) == 0 and cuda.cuCtxCreate_v2(ref(context), 0, 0) == 0
+print(json.dumps([*out, (at_start - left()) // MiB]))
+"""
+
+
+def test_a_larger_kernel_heap_is_an_allocation(run: Run) -> None:
+    raised, refused, lowered, destroyed = [0, 512], [2, 0, 512, 512], [0, 256], [0]
+    assert run(LIMITS, CUDA_DEVICE_MEMORY_LIMIT="1g") == [*raised, *refused, *lowered, *destroyed]
