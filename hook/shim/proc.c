@@ -1,0 +1,217 @@
+/* proc.c: the operating system as the accounting needs it: who am I, who is alive, locks, raw calls.
+ *
+ * Called by ledger.c, slot.c, policy.c, setup.c and charge.c. Every call here is made with the process's own lock held
+ * at one time or another, so none is a point of cancellation (a thread cancelled inside would leave the lock taken) and
+ * none waits for another process without a bound. */
+#include "core.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifndef MADV_WIPEONFORK
+#define MADV_WIPEONFORK 18
+#endif
+#ifndef F_OFD_SETLK
+#define F_OFD_SETLK 37
+#endif
+
+int vgpu_open(int dirfd, const char *path, int flags, mode_t mode)
+{
+	return (int)syscall(SYS_openat, dirfd, path, flags | O_CLOEXEC | O_NOCTTY, mode);
+}
+
+void vgpu_close(int fd)
+{
+	syscall(SYS_close, fd);
+}
+
+ssize_t vgpu_pread(int fd, void *to, size_t count, off_t at)
+{
+	return syscall(SYS_pread64, fd, to, count, at);
+}
+
+/* libc's stat has a symbol version of 2.33; the kernel's structure is libc's on every 64-bit machine. */
+int vgpu_stat(const char *path, struct stat *st, bool follow)
+{
+	return (int)syscall(SYS_newfstatat, AT_FDCWD, path, st, follow ? 0 : AT_SYMLINK_NOFOLLOW);
+}
+
+int vgpu_fstat(int fd, struct stat *st)
+{
+	return (int)syscall(SYS_fstat, fd, st);
+}
+
+uint64_t vgpu_now_ns(void)
+{
+	struct timespec now;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+void vgpu_pause_ns(uint64_t ns)
+{
+	struct timespec wait = {.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)};
+	syscall(SYS_nanosleep, &wait, NULL);
+}
+
+/* ---- locks --------------------------------------------------------------------------------------------------------- */
+
+/* 0 free, 1 taken, 2 taken and somebody may sleep. Private: lies on pages that a fork's child gets zeroed. */
+void vgpu_lock(uint32_t *lock)
+{
+	uint32_t seen = 0;
+	if (__builtin_expect(
+		    __atomic_compare_exchange_n(lock, &seen, 1, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED), 1))
+		return;
+	for (int spin = 0; spin < 100 && seen != 2; spin++) {
+		seen = 0;
+		if (__atomic_compare_exchange_n(lock, &seen, 1, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+			return;
+	}
+	while (__atomic_exchange_n(lock, 2, __ATOMIC_ACQUIRE) != 0)
+		syscall(SYS_futex, lock, FUTEX_WAIT_PRIVATE, 2, NULL, NULL, 0);
+}
+
+void vgpu_unlock(uint32_t *lock)
+{
+	if (__builtin_expect(__atomic_exchange_n(lock, 0, __ATOMIC_RELEASE) == 2, 0))
+		syscall(SYS_futex, lock, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+}
+
+void vgpu_futex_wake(uint32_t *word, int count)
+{
+	syscall(SYS_futex, word, FUTEX_WAKE, count, NULL, NULL, 0);
+}
+
+static int byte_lock(int fd, off_t byte, short type)
+{
+	struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
+	return (int)syscall(SYS_fcntl, fd, F_OFD_SETLK, &lock);
+}
+
+int vgpu_byte_lock(int fd, off_t byte)
+{
+	return byte_lock(fd, byte, F_WRLCK);
+}
+
+void vgpu_byte_unlock(int fd, off_t byte)
+{
+	byte_lock(fd, byte, F_UNLCK);
+}
+
+/* ---- this process and others ----------------------------------------------------------------------------------------- */
+
+/* What /proc/<pid>/stat says. The name may hold blanks and parentheses, so fields are counted behind the last ')'. */
+struct stat_line {
+	char name[16];
+	char state;
+	unsigned long threads;
+	uint64_t start_time;
+};
+
+static bool read_stat(const char *path, struct stat_line *out)
+{
+	char text[1024];
+	int fd = vgpu_open(AT_FDCWD, path, O_RDONLY, 0);
+	if (fd < 0)
+		return false;
+	ssize_t n = vgpu_pread(fd, text, sizeof text - 1, 0);
+	vgpu_close(fd);
+	if (n <= 0)
+		return false;
+	text[n] = '\0';
+	char *open = strchr(text, '('), *close = strrchr(text, ')');
+	if (!open || !close || close < open)
+		return false;
+	size_t length = (size_t)(close - open - 1);
+	memset(out, 0, sizeof *out);
+	memcpy(out->name, open + 1, length < sizeof out->name ? length : sizeof out->name - 1);
+	int field = 2;
+	for (char *at = close + 1; *at; at++) {
+		if (*at != ' ')
+			continue;
+		switch (++field) {
+		case 3:
+			out->state = at[1];
+			break;
+		case 20:
+			out->threads = strtoul(at + 1, NULL, 10);
+			break;
+		case 22:
+			out->start_time = strtoull(at + 1, NULL, 10);
+			return true;
+		}
+	}
+	return false;
+}
+
+void vgpu_identify(struct vgpu_identity *self)
+{
+	struct stat_line line;
+	struct stat ns;
+	memset(self, 0, sizeof *self);
+	self->pid = (int32_t)syscall(SYS_getpid);
+	if (read_stat("/proc/self/stat", &line)) {
+		self->start_time = line.start_time;
+		memcpy(self->name, line.name, sizeof self->name);
+	}
+	if (vgpu_stat("/proc/self/ns/pid", &ns, true) == 0)
+		self->pid_ns = ns.st_ino;
+}
+
+static void decimal(char *to, uint32_t number)
+{
+	char digits[10];
+	int n = 0;
+	do
+		digits[n++] = (char)('0' + number % 10);
+	while (number /= 10);
+	while (n)
+		*to++ = digits[--n];
+	*to = '\0';
+}
+
+bool vgpu_process_alive(int32_t pid, uint64_t start_time)
+{
+	char path[32] = "/proc/";
+	struct stat_line line;
+	if (pid <= 0)
+		return false;
+	decimal(path + 6, (uint32_t)pid);
+	strcat(path, "/stat");
+	errno = 0;
+	if (!read_stat(path, &line))
+		return errno != ENOENT && errno != ESRCH;
+	if (line.start_time != start_time)
+		return false;
+	/* The first thread is a zombie as soon as it has ended, its siblings may still hold everything. */
+	return (line.state != 'Z' && line.state != 'X') || line.threads > 1;
+}
+
+/* ---- fork ------------------------------------------------------------------------------------------------------------ */
+
+void *vgpu_private_pages(size_t bytes)
+{
+	void *pages = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (pages == MAP_FAILED)
+		return NULL;
+	/* Refused by kernels before 4.14: there the handler below has to do. */
+	madvise(pages, bytes, MADV_WIPEONFORK);
+	return pages;
+}
+
+/* pthread_atfork is a static function of a newer libc's libc_nonshared.a; this is what it calls, in every glibc. */
+extern int __register_atfork(void (*)(void), void (*)(void), void (*)(void), void *);
+
+void vgpu_at_fork(void (*child)(void))
+{
+	__register_atfork(NULL, NULL, child, NULL);
+}

@@ -1,0 +1,184 @@
+/* slot.c: takes this process's place in the ledger and gives back those of the dead.
+ *
+ * Called by setup.c (first charge), by charge.c (before a refusal) and at exit, always with the process's own lock held:
+ * two threads that lock a byte through one description would both get it.
+ * What can go wrong: all slots are taken by the living; the lock cannot be kept. The process then has no slot and its
+ * allocations are refused. Being killed at any instruction leaves a slot that the next comer finds free or dead. */
+#include "core.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
+static uint32_t state_of(const struct ptg_slot *slot)
+{
+	return __atomic_load_n(&slot->state, __ATOMIC_ACQUIRE);
+}
+
+/* How far up slots have ever been taken. */
+static uint32_t high_of(const struct ptg_ledger *map)
+{
+	uint32_t high = __atomic_load_n(&map->high, __ATOMIC_ACQUIRE);
+	return high < PTG_SLOTS ? high : PTG_SLOTS;
+}
+
+static void raise_high(struct ptg_ledger *map, uint32_t high)
+{
+	uint32_t seen = __atomic_load_n(&map->high, __ATOMIC_RELAXED);
+	while (seen < high &&
+	       !__atomic_compare_exchange_n(&map->high, &seen, high, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED))
+		;
+}
+
+/* Free slots are taken from below, so that a sweep has few lines to read. */
+static void lower_hint(struct ptg_ledger *map, uint32_t index)
+{
+	uint32_t seen = __atomic_load_n(&map->hint, __ATOMIC_RELAXED);
+	while (seen > index &&
+	       !__atomic_compare_exchange_n(&map->hint, &seen, index, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+		;
+}
+
+/* The slot's lock is ours. */
+static void empty(struct ptg_ledger *map, uint32_t index)
+{
+	for (unsigned device = 0; device < PTG_DEVICES; device++) {
+		ptg_subtract(map, device, index, PTG_UNITS_MAX);
+		map->slot[index].device[device].context = 0;
+		map->slot[index].device[device].refused = 0;
+	}
+}
+
+/* ---- the dead ------------------------------------------------------------------------------------------------------- */
+
+/* With the lock in hand: a process that keeps none because of a kernel or library we do not know still counts as alive
+ * where we can see it. */
+static bool owner_gone(const struct ptg_slot *slot, const struct vgpu_identity *self)
+{
+	if (slot->start_time == 0 || slot->pid_ns == 0 || slot->pid_ns != self->pid_ns)
+		return true;
+	return !vgpu_process_alive(slot->pid, slot->start_time);
+}
+
+static void free_slot(struct ptg_ledger *map, uint32_t index)
+{
+	empty(map, index);
+	__atomic_store_n(&map->slot[index].state, PTG_SLOT_FREE, __ATOMIC_RELEASE);
+	__atomic_add_fetch(&map->reclaimed, 1, __ATOMIC_RELAXED);
+	lower_hint(map, index);
+}
+
+enum seen { ALIVE, FREED, NOBODY };
+
+static enum seen reclaim_one(struct ptg_ledger *map, int fd, uint32_t index, struct vgpu_identity *self)
+{
+	struct ptg_slot *slot = &map->slot[index];
+	enum seen seen = NOBODY;
+	if (state_of(slot) != PTG_SLOT_USED)
+		return NOBODY;
+	if (vgpu_byte_lock(fd, index) != 0)
+		return ALIVE;
+	if (self->pid == 0)
+		vgpu_identify(self);
+	if (state_of(slot) == PTG_SLOT_USED) {
+		seen = owner_gone(slot, self) ? FREED : ALIVE;
+		if (seen == FREED)
+			free_slot(map, index);
+	}
+	vgpu_byte_unlock(fd, index);
+	return seen;
+}
+
+unsigned vgpu_slot_reclaim(struct vgpu_ledger *ledger, uint32_t own, unsigned most_alive)
+{
+	struct vgpu_identity self = {0};
+	unsigned freed = 0, alive = 0;
+	int fd = vgpu_ledger_fd(ledger);
+	for (uint32_t i = 0; fd >= 0 && i < high_of(ledger->map) && alive < most_alive; i++) {
+		if (i == own)
+			continue;
+		enum seen seen = reclaim_one(ledger->map, fd, i, &self);
+		alive += seen == ALIVE;
+		freed += seen == FREED;
+	}
+	return freed;
+}
+
+bool vgpu_slot_any_other(struct vgpu_ledger *ledger, uint32_t own)
+{
+	for (uint32_t i = 0; i < high_of(ledger->map); i++)
+		if (i != own && state_of(&ledger->map->slot[i]) == PTG_SLOT_USED)
+			return true;
+	return false;
+}
+
+/* ---- the living ------------------------------------------------------------------------------------------------------ */
+
+static void write_identity(struct ptg_slot *slot, const struct vgpu_identity *self)
+{
+	slot->pid = self->pid;
+	slot->host_pid = 0;
+	slot->start_time = self->start_time;
+	slot->pid_ns = self->pid_ns;
+	memcpy(slot->name, self->name, sizeof slot->name);
+	slot->entries = 0;
+	__atomic_add_fetch(&slot->generation, 1, __ATOMIC_RELAXED);
+}
+
+/* 1: taken; 0: somebody else's; -1: the lock cannot be kept. */
+static int try_slot(struct vgpu_ledger *ledger, uint32_t index, const struct vgpu_identity *self)
+{
+	struct ptg_slot *slot = &ledger->map->slot[index];
+	if (state_of(slot) != PTG_SLOT_FREE)
+		return 0;
+	if (vgpu_ledger_hold(ledger, index) != 0)
+		return errno == EAGAIN || errno == EACCES ? 0 : -1;
+	if (state_of(slot) != PTG_SLOT_FREE) {
+		/* Taken and left by somebody who died between our two looks. */
+		vgpu_ledger_let_go(ledger);
+		return 0;
+	}
+	empty(ledger->map, index);
+	write_identity(slot, self);
+	raise_high(ledger->map, index + 1);
+	__atomic_store_n(&slot->state, PTG_SLOT_USED, __ATOMIC_RELEASE);
+	__atomic_store_n(&ledger->map->hint, index + 1, __ATOMIC_RELAXED);
+	return 1;
+}
+
+static uint32_t search(struct vgpu_ledger *ledger, const struct vgpu_identity *self, char reason[VGPU_REASON_MAX])
+{
+	uint32_t hint = __atomic_load_n(&ledger->map->hint, __ATOMIC_RELAXED);
+	for (uint32_t i = 0; i < PTG_SLOTS; i++) {
+		uint32_t index = (hint + i) % PTG_SLOTS;
+		int taken = try_slot(ledger, index, self);
+		if (taken > 0)
+			return index;
+		if (taken < 0) {
+			snprintf(reason, VGPU_REASON_MAX, "ledger %.200s: slot %u cannot be locked: %s", ledger->path,
+				 index, strerror(errno));
+			return VGPU_NO_SLOT;
+		}
+	}
+	snprintf(reason, VGPU_REASON_MAX, "ledger %.200s: all %d slots are taken by living processes; end some of them",
+		 ledger->path, PTG_SLOTS);
+	return VGPU_NO_SLOT;
+}
+
+uint32_t vgpu_slot_take(struct vgpu_ledger *ledger, char reason[VGPU_REASON_MAX])
+{
+	struct vgpu_identity self;
+	vgpu_identify(&self);
+	/* A restarted container starts with the charges of its former life gone. The bound keeps the start short where a
+	 * thousand processes live. */
+	vgpu_slot_reclaim(ledger, VGPU_NO_SLOT, 32);
+	uint32_t index = search(ledger, &self, reason);
+	if (index == VGPU_NO_SLOT && vgpu_slot_reclaim(ledger, VGPU_NO_SLOT, UINT_MAX) > 0)
+		index = search(ledger, &self, reason);
+	if (index != VGPU_NO_SLOT) {
+		__atomic_add_fetch(&ledger->map->doorbell, 1, __ATOMIC_RELEASE);
+		vgpu_futex_wake(&ledger->map->doorbell, INT_MAX);
+	}
+	return index;
+}
