@@ -199,6 +199,7 @@ VGPU_EARLY struct answer vgpu_dlsym_answer(void *handle, const char *name, const
 		return (struct answer){.jump = real};
 	if (handle == RTLD_NEXT)
 		return after_caller(&entry, caller, real);
-	void *value = version ? LIBC(dlvsym)(handle, name, version) : LIBC(dlsym)(handle, name);
+	void *scope = handle == RTLD_DEFAULT ? vgpu_global_handle() : handle;
+	void *value = version ? LIBC(dlvsym)(scope, name, version) : LIBC(dlsym)(scope, name);
 	return known ? settle(&entry, handle, value, caller) : unknown_variant(name, value);
 }

@@ -56,14 +56,25 @@ VGPU_EARLY void *vgpu_libc_function(enum libc_function function)
 	return address;
 }
 
+/* Only dlopen makes a handle: an object of program start has no search list of its own before that. */
+VGPU_EARLY static void *handle_of(const char *soname, void **cache)
+{
+	void *handle = __atomic_load_n(cache, __ATOMIC_RELAXED);
+	if (!handle && LIBC(dlopen)) {
+		handle = LIBC(dlopen)(soname, RTLD_LAZY | RTLD_NOLOAD);
+		__atomic_store_n(cache, handle, __ATOMIC_RELAXED);
+	}
+	return handle;
+}
+
 VGPU_EARLY void *vgpu_libc_handle(void)
 {
-	/* Only dlopen makes a handle: an object of program start has no search list of its own before that. */
-	static void *handle;
-	void *known = __atomic_load_n(&handle, __ATOMIC_RELAXED);
-	if (!known && LIBC(dlopen)) {
-		known = LIBC(dlopen)("libc.so.6", RTLD_LAZY | RTLD_NOLOAD);
-		__atomic_store_n(&handle, known, __ATOMIC_RELAXED);
-	}
-	return known;
+	static void *libc;
+	return handle_of("libc.so.6", &libc);
+}
+
+VGPU_EARLY void *vgpu_global_handle(void)
+{
+	static void *global;
+	return handle_of(NULL, &global);
 }

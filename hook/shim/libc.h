@@ -21,5 +21,6 @@ enum libc_function {
 
 void *vgpu_libc_function(enum libc_function function);
 void *vgpu_libc_handle(void); /* libc.so.6 as dlsym's handle: the place to fail in, since no entry point is there */
+void *vgpu_global_handle(void); /* the global scope: RTLD_DEFAULT would depend on how our own object is linked */
 
 #endif
