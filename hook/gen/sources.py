@@ -1,6 +1,7 @@
 """Which entry points have code: scans C sources for definitions of `sim_X` and `hook_X` at the start of a line.
 
-A prototype does not count. Definitions made by macros are not seen, so each is written out.
+A prototype does not count. A macro that makes definitions (`... sim_##name(...) { ... }`) counts where it is used at
+the start of a line, in the file that defines it.
 """
 
 from __future__ import annotations
@@ -27,6 +28,23 @@ def _is_definition(text: str, at: int) -> bool:
     return text[at:].lstrip().startswith("{")
 
 
+def _by_macros(text: str, prefix: str) -> set[str]:
+    """Names that the file's own macros define, where they are used."""
+    found: set[str] = set()
+    for macro in re.finditer(r"^#define (\w+)\(([^)]*)\)((?:.*\\\n)*.*)$", text, re.MULTILINE):
+        body = re.sub(r"\s*##\s*", "##", macro[3])
+        patterns = re.findall(rf"(?:CUresult|nvmlReturn_t|char \*)\s*({prefix}_[\w#]*##[\w#]+)\s*\(", body)
+        if not patterns or "{" not in body:
+            continue
+        names = [name.strip() for name in macro[2].split(",")]
+        for use in re.finditer(rf"^{macro[1]}\(([^)]*)\)", text, re.MULTILINE):
+            values = dict(zip(names, (value.strip() for value in use[1].split(",")), strict=False))
+            for pattern in patterns:
+                name = "".join(values.get(part, part) for part in pattern.split("##"))
+                found.add(name.removeprefix(f"{prefix}_"))
+    return found
+
+
 def defined(directory: Path, prefix: str) -> dict[str, Path]:
     """Entry points X for which a `.c` file of a directory defines `prefix_X` (`sim` or `hook`), and that file."""
     found: dict[str, Path] = {}
@@ -35,4 +53,6 @@ def defined(directory: Path, prefix: str) -> dict[str, Path]:
         for match in _HEAD.finditer(text):
             if match[1] == prefix and _is_definition(text, match.end()):
                 found.setdefault(match[2], path)
+        for name in sorted(_by_macros(text, prefix)):
+            found.setdefault(name, path)
     return found

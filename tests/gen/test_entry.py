@@ -98,8 +98,11 @@ def test_only_definitions_count_as_code(tmp_path: Path) -> None:
         "CUresult\nsim_cuFoo(void (*callback)(int, void *),\n\t\tvoid *data)\n{\n}\n"
         "/*\nCUresult sim_cuComment(void)\n{\n*/\n"
         "const char *sim_nvmlErrorString(nvmlReturn_t r) {\n}\n"
+        "#define TWO(base, type) \\\n\tCUresult sim_##base ## _v2(type t) \\\n\t{ \\\n\t\treturn 0; \\\n\t}\n"
+        "#define CALL(name) \\\n\tsim_##name(0)\n"
+        "TWO(cuCopy, int)\nTWO(cuFill,\n    long)\nCALL(cuUsed)\n"
     )
-    assert set(sources.defined(tmp_path, "sim")) == {"cuInit", "cuFoo", "nvmlErrorString"}
+    assert set(sources.defined(tmp_path, "sim")) == {"cuInit", "cuFoo", "cuCopy_v2", "cuFill_v2", "nvmlErrorString"}
     assert sources.defined(tmp_path, "hook") == {}
 
 
