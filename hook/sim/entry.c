@@ -109,6 +109,14 @@ static bool strikes(struct sim_fault *fault, const char *call)
 	return seen >= fault->after && (fault->count == 0 || seen - fault->after < fault->count);
 }
 
+/* Entries of the machine's faults to look at: none as long as none was ever armed. */
+static unsigned machine_faults(void)
+{
+	uint32_t faults = sim_machine ? __atomic_load_n(&sim_machine->faults, __ATOMIC_ACQUIRE) : 0;
+
+	return faults < SIM_FAULTS ? faults : SIM_FAULTS;
+}
+
 static bool fault_for(const char *call, int *result)
 {
 	for (unsigned i = 0; i < env_faults; i++)
@@ -116,7 +124,7 @@ static bool fault_for(const char *call, int *result)
 			*result = env_fault[i].code;
 			return true;
 		}
-	for (unsigned i = 0; sim_machine && i < SIM_FAULTS; i++)
+	for (unsigned i = 0, n = machine_faults(); i < n; i++)
 		if (strikes(&sim_machine->fault[i], call)) {
 			*result = sim_machine->fault[i].code;
 			return true;
@@ -174,7 +182,7 @@ bool sim_dropped(const char *symbol)
 	for (unsigned i = 0; i < env_faults; i++)
 		if (names_drop(&env_fault[i], symbol))
 			return true;
-	for (unsigned i = 0; sim_machine && i < SIM_FAULTS; i++)
+	for (unsigned i = 0, n = machine_faults(); i < n; i++)
 		if (names_drop(&sim_machine->fault[i], symbol))
 			return true;
 	return false;

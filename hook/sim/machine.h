@@ -24,6 +24,7 @@
 #define SIM_EVENTS 64              /* ring of XID events */
 #define SIM_MIG_PROFILES 8         /* GPU instance profiles of one machine's cards */
 #define SIM_SWITCHES 8
+#define SIM_MEETINGS 64
 #define SIM_BUCKETS 128            /* busy-time history: SIM_BUCKET_NS each, indexed by (now / SIM_BUCKET_NS) % SIM_BUCKETS */
 #define SIM_BUCKET_NS 50000000
 
@@ -120,8 +121,8 @@ struct sim_fault {
 struct sim_client_device {
 	uint64_t memory;        /* bytes of physical device memory held: blocks, pools, VMM, contexts, modules */
 	uint64_t contexts;      /* bytes of `memory` that are contexts and modules */
-	uint64_t pending_ns;    /* engine time asked for and not yet granted */
-	uint64_t granted_at;    /* engine virtual time of the last grant (least recently served first) */
+	uint64_t pending_ns;    /* engine time granted and not yet used */
+	uint64_t granted_at;    /* virtual time at which the last grant begins */
 	uint64_t busy_ns;       /* engine time used so far */
 	uint64_t last_copy_ns;
 	uint64_t bucket_at[SIM_BUCKETS]; /* which bucket number the entry belongs to */
@@ -147,14 +148,22 @@ struct sim_device_state {
 	uint64_t limit_breaches;/* unused by the driver; tests may count here */
 	uint32_t lost;          /* 1: fell off the bus */
 	uint32_t xid;           /* last XID, 0 = none */
-	uint64_t engine_lock;
-	uint32_t engine_word;   /* futex: +1 when the engine is handed over */
-	uint32_t engine_owner;  /* client slot + 1 that holds the engine now, 0 = idle */
-	uint64_t engine_until;  /* CLOCK_MONOTONIC ns: end of the work granted so far (the virtual timeline) */
+	uint64_t reserved0[2];
+	uint64_t engine_until;  /* CLOCK_MONOTONIC ns: end of the engine time granted so far (the virtual timeline); timeline.c */
 	uint64_t engine_busy_ns;
 	uint64_t used;          /* sum of client[].device[].memory over `holders`, dead ones included until noticed; under `lock` */
 	uint64_t holders[SIM_CLIENTS / 64]; /* bit per client slot whose memory here is not 0; under `lock` */
 	uint64_t reserved[15];
+};
+
+/* One collective kernel that waits for its partner on another device. Changed under sim_machine.meeting_lock. */
+struct sim_meeting {
+	uint64_t key;           /* what partners have in common; 0 = free */
+	uint64_t item;          /* which of its client's items waits */
+	int32_t  device;
+	int32_t  slot;          /* the client; entries of the dead are taken over */
+	uint32_t met;           /* 1: the partner came; the waiting one frees the entry */
+	uint32_t reserved;
 };
 
 struct sim_link {
@@ -194,9 +203,13 @@ struct sim_machine {
 	uint64_t seed;
 	struct sim_device_model model[SIM_DEVICES];
 	struct sim_link link[SIM_DEVICES][SIM_DEVICES];
+	uint32_t faults;        /* entries of `fault` ever used; raised after one is written, so that none costs one load */
+	uint32_t reserved_faults;
 	struct sim_fault fault[SIM_FAULTS];
 	struct sim_device_state device[SIM_DEVICES];
 	struct sim_client client[SIM_CLIENTS];
+	uint64_t meeting_lock;
+	struct sim_meeting meeting[SIM_MEETINGS];
 	uint32_t nmig_profiles;
 	uint32_t nswitches;
 	struct sim_mig_profile mig_profile[SIM_MIG_PROFILES];
