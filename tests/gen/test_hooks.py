@@ -103,3 +103,59 @@ print(json.dumps([*out, (at_start - left()) // MiB]))
 def test_a_larger_kernel_heap_is_an_allocation(run: Run) -> None:
     raised, refused, lowered, destroyed = [0, 512], [2, 0, 512, 512], [0, 256], [0]
     assert run(LIMITS, CUDA_DEVICE_MEMORY_LIMIT="1g") == [*raised, *refused, *lowered, *destroyed]
+
+
+UUIDS = """
+out = []
+assert cuda.cuInit(0) == 0
+for device in range(2):
+    uuid = (ctypes.c_ubyte * 16)()
+    assert cuda.cuDeviceGetUuid_v2(uuid, device) == 0
+    text = bytes(uuid).hex()
+    out.append("GPU-" + "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:])))
+print(json.dumps(out))
+"""
+
+NAMES_A_DEVICE = """
+name, n = ctypes.create_string_buffer(64), ctypes.c_int()
+class Location(ctypes.Structure):
+    _fields_ = [("type", ctypes.c_int), ("id", ctypes.c_int)]
+class Access(ctypes.Structure):
+    _fields_ = [("location", Location), ("flags", ctypes.c_int)]
+assert cuda.cuInit(0) == 0
+p, size = ctypes.c_uint64(0x200000), ctypes.c_size_t(0x200000)
+sizes, index = (ctypes.c_size_t * 1)(0x200000), (ctypes.c_size_t * 1)(0)
+def ask(device):
+    where = Location(1, device)
+    yield "cuDeviceGetName", (name, 64, device)
+    yield "cuDeviceGetAttribute", (ctypes.byref(n), 16, device)
+    yield "cuDeviceCanAccessPeer", (ctypes.byref(n), device, device)
+    yield "cuMemAdvise", (p, size, 3, device)
+    yield "cuMemAdvise_v2", (p, size, 3, where)
+    yield "cuMemPrefetchAsync", (p, size, device, None)
+    yield "cuMemPrefetchAsync_v2_ptsz", (p, size, where, 0, None)
+    yield "cuMemSetAccess", (p, size, (Access * 1)(Access(where, 3)), 1)
+    one = ctypes.c_size_t(1)
+    pointers, places = (ctypes.c_uint64 * 1)(p.value), (Location * 1)(where)
+    yield "cuMemPrefetchBatchAsync", (pointers, sizes, one, places, index, one, 0, None)
+out = {}
+for device in (0, 1, -7):
+    for call, arguments in ask(device):
+        before = calls(call)
+        result = getattr(cuda, call)(*arguments)
+        out.setdefault(call, []).append([result == 101, calls(call) - before])
+print(json.dumps(out))
+"""
+
+
+def test_a_device_that_was_not_granted_does_not_exist_for_any_call(run: Run, tmp_path: Path) -> None:
+    policy = pytest.importorskip("partage.shm.policy", reason="the cffi module is not built: run make build")
+    _, granted = run(UUIDS, PARTAGE_SIM="zero2")
+    device = policy.PolicyDevice(uuid=granted, memory=1 << 30, physical=1 << 34)
+    policy.PolicyFile.create(tmp_path / "policy", policy.Policy(devices=(device,))).close()
+    found = run(NAMES_A_DEVICE, PARTAGE_SIM="zero2", PARTAGE_DIR=str(tmp_path))
+    assert len(found) == 9
+    for call, (hidden, visible, nonsense) in found.items():
+        assert hidden == [True, 0], f"{call} reached the driver for a device that was not granted"
+        assert visible[1] == 1, f"{call} did not reach the driver for a granted device"
+        assert nonsense[1] == 1, f"{call}: what is no device at all is the driver's business"
