@@ -26,6 +26,10 @@ int main(int argc, char **argv)
 {
 	CHECK(argc == 3, "usage: interposers before|after INTERPOSER");
 	bool before = strcmp(argv[1], "before") == 0;
+#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
+	if (before)
+		SKIP("an interposer of dlsym in front crashes the sanitizer's run-time, also without the shim");
+#endif
 	if (!getenv("TEST_BOTH"))
 		start_with_both(argv, before);
 	void *interposer = dlopen(argv[2], RTLD_NOW | RTLD_NOLOAD);
