@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from partage.run import libraries
 from partage.run.nvml import Nvml
-from partage.run.simulated import machine_path
+from partage.sim.machine import machine_path
 
 if TYPE_CHECKING:
     from partage.model import Device
