@@ -10,6 +10,7 @@
 #define FATBIN_MAGIC   0xba55ed50u
 #define FATBINC_MAGIC  0x466243b1u /* the wrapper that nvcc puts around a fatbin in an object file */
 #define FATBIN_HEADER  16
+#define ELF_MAGIC      0x464c457fu
 
 void sim_jit_say(struct sim_jit_log *log, const char *format, ...)
 {
@@ -139,42 +140,54 @@ static bool looks_like_ptx(const unsigned char *data, size_t size)
 	return size > 0 && (*data == '.' || *data == '/' || isspace(*data));
 }
 
-static CUresult read_any(struct sim_image *image, const void *data, size_t size, int cc, struct sim_jit_log *log)
+/* The first four bytes, fewer where a text ends before. */
+static uint32_t magic_of(const unsigned char *data, size_t size)
 {
 	uint32_t magic = 0;
-	bool known = size != SIZE_MAX;
-	if (!known || size >= sizeof(magic))
-		for (size_t i = 0; i < sizeof(magic); i++) { /* a short text ends before four bytes have been read */
-			unsigned char c = ((const unsigned char *)data)[i];
-			magic |= (uint32_t)c << (8 * i);
-			if (!known && !c && i < 2)
-				break;
-		}
-	if (magic == FATBINC_MAGIC && !known) {
+	for (unsigned i = 0; i < 4 && i < size; i++) {
+		magic |= (uint32_t)data[i] << (8 * i);
+		if (!data[i])
+			break;
+	}
+	return magic;
+}
+
+const void *sim_image_whole(const void *data, size_t *size)
+{
+	uint32_t magic = magic_of(data, SIZE_MAX);
+	if (magic == FATBINC_MAGIC) {
 		const struct {
 			uint32_t magic, version;
 			const void *data;
 			void *file;
 		} *wrapper = data;
-		return wrapper->data ? read_any(image, wrapper->data, SIZE_MAX, cc, log) : CUDA_ERROR_INVALID_IMAGE;
+		data = wrapper->data;
+		if (!data || magic_of(data, SIZE_MAX) == FATBINC_MAGIC)
+			return NULL;
+		return sim_image_whole(data, size);
 	}
 	if (magic == FATBIN_MAGIC) {
 		uint64_t payload;
-		if (size < FATBIN_HEADER)
-			return CUDA_ERROR_INVALID_IMAGE;
 		memcpy(&payload, (const char *)data + 8, sizeof(payload));
-		if (!known)
-			size = payload < SIZE_MAX - FATBIN_HEADER ? FATBIN_HEADER + payload : 0;
+		*size = payload < (UINT64_C(1) << 40) ? FATBIN_HEADER + payload : 0;
+	} else if (magic == ELF_MAGIC) {
+		*size = sim_elf_size(data);
+	} else {
+		*size = strlen(data);
+	}
+	return *size ? data : NULL;
+}
+
+static CUresult read_any(struct sim_image *image, const void *data, size_t size, int cc, struct sim_jit_log *log)
+{
+	uint32_t magic = magic_of(data, size);
+	if (magic == FATBIN_MAGIC)
 		return sim_image_read_fatbin(image, data, size, cc, log);
-	}
-	if (magic == 0x464c457fu) {
-		if (!known)
-			size = sim_elf_size(data);
+	if (magic == ELF_MAGIC)
 		return sim_image_read_elf(image, data, size, cc, log);
-	}
-	size_t length = known ? strnlen(data, size) : strlen(data);
-	if (looks_like_ptx(data, length))
-		return sim_image_read_ptx(image, data, length, cc, log);
+	size = strnlen(data, size);
+	if (looks_like_ptx(data, size))
+		return sim_image_read_ptx(image, data, size, cc, log);
 	sim_jit_say(log, "error   : the image is neither PTX text nor a cubin nor a fatbin (first bytes %08x)", magic);
 	return CUDA_ERROR_INVALID_IMAGE;
 }
@@ -183,6 +196,10 @@ CUresult sim_image_read(struct sim_image *image, const void *data, size_t size, 
 {
 	if (!data || !size)
 		return CUDA_ERROR_INVALID_VALUE;
+	if (size == SIZE_MAX && !(data = sim_image_whole(data, &size))) {
+		sim_jit_say(log, "error   : the image is empty, or its headers make no sense");
+		return CUDA_ERROR_INVALID_IMAGE;
+	}
 	CUresult error = read_any(image, data, size, cc, log);
 	if (error != CUDA_SUCCESS)
 		sim_image_free(image);

@@ -62,6 +62,8 @@ void sim_jit_say(struct sim_jit_log *log, const char *format, ...) __attribute__
 /* Reads an image for a device of compute capability cc (90 for 9.0). size may be SIZE_MAX: then as the image's own
  * headers, or the end of the text, say. On an error *image is empty. Adds to *image where it is not: a link of several. */
 CUresult sim_image_read(struct sim_image *image, const void *data, size_t size, int cc, struct sim_jit_log *log);
+/* An image of unknown size: where it really begins (inside nvcc's wrapper) and its size; NULL: it cannot be told. */
+const void *sim_image_whole(const void *data, size_t *size);
 void sim_image_free(struct sim_image *image);
 
 /* The readers; they add to *image. */
