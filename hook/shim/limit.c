@@ -1,11 +1,12 @@
 /* limit.c: the device memory that a context's limits take: cuCtxSetLimit.
  *
  * Called by programs that want a larger heap for malloc() in kernels, a larger printf buffer, or a deeper stack. The
- * driver takes that memory from the device (the stack once for every thread that can be resident), so raising a limit is
- * an allocation: what it takes beyond the value that the context started with is reserved before the driver is called.
- * The charge is recorded like a block of the context, under an address that the driver never gives, so that it goes
- * away with the context and can be lowered again. What can go wrong: it does not fit, then CUDA_ERROR_OUT_OF_MEMORY and
- * the limit is as it was.
+ * driver takes that memory from the device (the stack once for every thread that can be resident), so raising a limit
+ * is an allocation: what it takes beyond the driver's default, which the estimate of a context contains, is reserved
+ * before the driver is called. The charge is recorded like a block of the context, under an address that the driver
+ * never gives, so that it goes away with the context and can be lowered again.
+ * What can go wrong: it does not fit, then CUDA_ERROR_OUT_OF_MEMORY and the limit is as it was. Two threads change one
+ * limit at once: no lock is held across the driver's call, so whoever records last looks at what the driver has then.
  */
 #include "hooks.h"
 #include "memory.h"
@@ -20,78 +21,82 @@ static uint64_t resident_threads(CUdevice device)
 {
 	int processors = 0, threads = 0;
 	if (real_cuDeviceGetAttribute(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device) != CUDA_SUCCESS ||
-	    real_cuDeviceGetAttribute(&threads, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, device) != CUDA_SUCCESS)
+	    real_cuDeviceGetAttribute(&threads, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, device) !=
+	            CUDA_SUCCESS)
 		return 0;
 	return (uint64_t)processors * (uint64_t)threads;
 }
 
-/* Bytes of device memory per unit of a limit; 0: it takes none. */
-static uint64_t unit_of(CUlimit limit, CUdevice device)
+/* Bytes of device memory that a limit of this value takes beyond the driver's default. */
+static uint64_t cost_of(CUlimit limit, uint64_t value, CUdevice device)
 {
+	uint64_t usual, unit = 1, bytes;
 	switch (limit) {
 	case CU_LIMIT_MALLOC_HEAP_SIZE:
+		usual = UINT64_C(8) << 20;
+		break;
 	case CU_LIMIT_PRINTF_FIFO_SIZE:
-		return 1;
+		usual = UINT64_C(1) << 20;
+		break;
 	case CU_LIMIT_STACK_SIZE:
-		return resident_threads(device);
+		usual = 1024;
+		unit = resident_threads(device);
+		break;
 	default:
 		return 0;
 	}
+	if (value <= usual)
+		return 0;
+	return __builtin_mul_overflow(value - usual, unit, &bytes) ? UINT64_MAX : bytes;
 }
 
-/* What is charged after the limit has gone from `from` to `to`, of which `charged` was charged before. */
-static uint64_t charge_after(uint64_t charged, uint64_t from, uint64_t to, uint64_t unit)
+/* Record a charge that has been made already; it replaces the one that is recorded. */
+static void record_unchecked(struct vgpu_block block, uint64_t bytes)
 {
-	uint64_t step = to > from ? to - from : from - to, bytes;
-	if (__builtin_mul_overflow(step, unit, &bytes))
-		bytes = UINT64_MAX;
-	if (to <= from)
-		return charged > bytes ? charged - bytes : 0;
-	return charged > UINT64_MAX - bytes ? UINT64_MAX : charged + bytes;
-}
-
-/* Put back the charge that was there before. */
-static void restore(const struct vgpu_block *before, bool had)
-{
-	if (!had)
+	if (bytes == 0)
 		return;
-	uint64_t reserved = vgpu_first_reservation(before->bytes);
-	vgpu_charge(before->device, reserved);
-	vgpu_block_add(before, reserved);
+	uint64_t reserved = vgpu_first_reservation(bytes);
+	block.bytes = bytes;
+	vgpu_charge(block.device, reserved);
+	vgpu_block_add(&block, reserved);
 }
 
-static CUresult set_charged(struct vgpu_block block, CUlimit limit, size_t value, size_t from)
+/* The driver may have rounded up, or another thread may have come between: never less than what it has now. */
+static void record_at_least(struct vgpu_block block, CUlimit limit)
 {
-	uint64_t unit = unit_of(limit, block.device);
-	struct vgpu_block before = { .bytes = 0 };
-	bool had = vgpu_block_take(block.p, &before);
-	block.bytes = charge_after(before.bytes, from, value, unit);
-	if (had)
-		vgpu_block_settle(&before);
-	uint64_t reserved = block.bytes ? vgpu_first_reservation(block.bytes) : 0;
-	if (reserved && vgpu_reserve_or_reclaim(block.device, reserved) != CUDA_SUCCESS) {
-		restore(&before, had);
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	}
-	CUresult result = real_cuCtxSetLimit(limit, value);
-	if (result != CUDA_SUCCESS) {
-		vgpu_give_back(block.device, reserved);
-		restore(&before, had);
-	} else if (reserved && vgpu_block_add(&block, reserved) != 0) {
-		real_cuCtxSetLimit(limit, from);
-		restore(&before, had);
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	}
-	return result;
+	size_t now = 0;
+	if (real_cuCtxGetLimit(&now, limit) == CUDA_SUCCESS && cost_of(limit, now, block.device) > block.bytes)
+		record_unchecked(block, cost_of(limit, now, block.device));
 }
 
 CUresult hook_cuCtxSetLimit(CUlimit limit, size_t value)
 {
-	struct vgpu_block block = { .kind = VGPU_PLAIN };
+	struct vgpu_block block = {.kind = VGPU_PLAIN}, before = {.bytes = 0};
 	size_t from = 0;
 	if (vgpu_mode() == VGPU_FREE || vgpu_place(&block.device, &block.context) != CUDA_SUCCESS ||
-	    unit_of(limit, block.device) == 0 || real_cuCtxGetLimit(&from, limit) != CUDA_SUCCESS)
+	    real_cuCtxGetLimit(&from, limit) != CUDA_SUCCESS || cost_of(limit, UINT64_MAX, block.device) == 0)
 		return real_cuCtxSetLimit(limit, value);
 	block.p = key_of(block.context, limit);
-	return set_charged(block, limit, value, from);
+	block.bytes = cost_of(limit, value, block.device);
+	if (vgpu_block_take(block.p, &before))
+		vgpu_block_settle(&before);
+	uint64_t reserved = block.bytes ? vgpu_first_reservation(block.bytes) : 0;
+	CUresult result = reserved ? vgpu_reserve_or_reclaim(block.device, reserved) : CUDA_SUCCESS;
+	if (result != CUDA_SUCCESS) {
+		record_unchecked(block, before.bytes);
+		return result;
+	}
+	result = real_cuCtxSetLimit(limit, value);
+	if (result != CUDA_SUCCESS) {
+		vgpu_give_back(block.device, reserved);
+		record_unchecked(block, before.bytes);
+		return result;
+	}
+	if (reserved && vgpu_block_add(&block, reserved) != 0) {
+		real_cuCtxSetLimit(limit, from);
+		record_unchecked(block, before.bytes);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	record_at_least(block, limit);
+	return CUDA_SUCCESS;
 }
