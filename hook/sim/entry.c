@@ -21,15 +21,15 @@
 
 #include "sim.h"
 
-static pthread_once_t   once = PTHREAD_ONCE_INIT;
-static int              trace_fd = -1;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static int trace_fd = -1;
 static struct sim_fault env_fault[SIM_FAULTS];
-static unsigned         env_faults;
+static unsigned env_faults;
 
 /* One option of a fault, "after=3"; false if it is none. */
 static bool fault_option(struct sim_fault *fault, const char *option)
 {
-	char    *end;
+	char *end;
 	uint64_t value;
 	const char *equals = strchr(option, '=');
 
@@ -80,17 +80,19 @@ static bool parse_fault(struct sim_fault *fault, char *text)
 static void read_environment(void)
 {
 	const char *trace = getenv("PARTAGE_SIM_TRACE"), *faults = getenv("PARTAGE_SIM_FAULT");
-	char       *copy, *save = NULL;
+	char *copy, *save = NULL;
 
 	if (trace && *trace)
 		trace_fd = open(trace, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
 	if (!faults || !(copy = strdup(faults)))
 		return;
-	for (char *part = strtok_r(copy, ";", &save); part && env_faults < SIM_FAULTS; part = strtok_r(NULL, ";", &save)) {
+	for (char *part = strtok_r(copy, ";", &save); part && env_faults < SIM_FAULTS;
+	     part = strtok_r(NULL, ";", &save)) {
 		if (parse_fault(&env_fault[env_faults], part))
 			env_faults++;
 		else
-			sim_log("PARTAGE_SIM_FAULT: '%s' ignored; expected CALL:CODE[:after=N][:count=N][:device=N] or drop:NAME",
+			sim_log("PARTAGE_SIM_FAULT: '%s' ignored; expected CALL:CODE[:after=N][:count=N][:device=N] or "
+			        "drop:NAME",
 			        part);
 	}
 	free(copy);
@@ -160,7 +162,7 @@ bool sim_enter(unsigned call, unsigned flags, int *result)
 int sim_leave(unsigned call, int result)
 {
 	char line[160];
-	int  length;
+	int length;
 
 	if (trace_fd < 0)
 		return result;

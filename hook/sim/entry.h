@@ -11,11 +11,11 @@
 
 /* generated, one set per library */
 extern const char *const sim_call_name[];
-extern const unsigned    sim_calls;
-extern uint64_t          sim_call_count[]; /* calls of this process so far, atomic */
-extern const int         sim_entry_not_ready; /* the library's "not initialised" */
+extern const unsigned sim_calls;
+extern uint64_t sim_call_count[]; /* calls of this process so far, atomic */
+extern const int sim_entry_not_ready; /* the library's "not initialised" */
 bool sim_entry_ready(void);
-int  sim_entry_device(void); /* physical index of the current device, -1 if none */
+int sim_entry_device(void); /* physical index of the current device, -1 if none */
 
 /* flags of an entry point */
 #define SIM_EARLY 1 /* answered before initialisation */

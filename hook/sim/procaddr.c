@@ -31,9 +31,9 @@ static int first_row(const char *name)
 
 void *sim_procaddr(const char *name, int version, bool per_thread, CUdriverProcAddressQueryResult *status)
 {
-	int   first = first_row(name);
+	int first = first_row(name);
 	void *plain = NULL, *thread = NULL;
-	bool  known = false;
+	bool known = false;
 
 	for (unsigned i = (unsigned)first; first >= 0 && i < sim_procs && !strcmp(sim_proc[i].name, name); i++) {
 		if (sim_dropped(sim_proc[i].symbol))
@@ -48,7 +48,7 @@ void *sim_procaddr(const char *name, int version, bool per_thread, CUdriverProcA
 	}
 	if (per_thread && thread)
 		plain = thread;
-	*status = plain  ? CU_GET_PROC_ADDRESS_SUCCESS
+	*status = plain   ? CU_GET_PROC_ADDRESS_SUCCESS
 	          : known ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT
 	                  : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
 	return plain;
