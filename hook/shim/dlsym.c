@@ -3,8 +3,8 @@
  * Called by the assembler entries of dlsym and dlvsym (dlsym_<machine>.S), which hand over the caller's return address
  * and either return the value or jump on to libc's own function with everything as it was. Names that we do not hook
  * always jump on: libc tells RTLD_NEXT and RTLD_DEFAULT apart by the caller's return address, and so must still see it.
- * For the others libc is asked first, and only a pointer into the driver is replaced; hence another library's function of
- * the same name stays its own, and a name that the driver lacks is not handed out. Nothing is loaded or initialised.
+ * For the others libc is asked first, and only a pointer into the driver is replaced; hence another library's function
+ * of the same name stays its own, and a name that the driver lacks is not handed out. Nothing is loaded or initialised.
  * The names dlsym and dlvsym are ours as well: libc's own, fetched through us, would be a way round.
  * What can go wrong: an interposer of dlsym beside us. We call libc's own and nobody else's, so no circle can form.
  */
@@ -120,7 +120,7 @@ VGPU_EARLY static bool find_in_caller(const struct elf_object *object, void *arg
 	return own->passed;
 }
 
-/* What the search would have found without us: first behind us, then in the caller's own object (which may be local). */
+/* What the search would have found without us: first behind us, then in the caller's own object. */
 VGPU_EARLY static void *without_us(const struct entry *entry, uintptr_t caller)
 {
 	struct next own = {.entry = entry, .caller = caller};
@@ -148,7 +148,7 @@ VGPU_EARLY static struct answer settle(const struct entry *entry, void *handle, 
 	return value ? (struct answer){.value = value} : absent(entry);
 }
 
-/* ---- RTLD_NEXT: the first definition behind the caller -------------------------------------------------------------- */
+/* ---- RTLD_NEXT: the first definition behind the caller ------------------------------------------------------ */
 
 VGPU_EARLY static bool find_next(const struct elf_object *object, void *argument)
 {
@@ -175,7 +175,7 @@ VGPU_EARLY static struct answer after_caller(const struct entry *entry, uintptr_
 	return next.value ? (struct answer){.value = next.value} : absent(entry);
 }
 
-/* ---- versions that are newer than we are ---------------------------------------------------------------------------- */
+/* ---- versions that are newer than we are -------------------------------------------------------------------- */
 
 /* A version of a hooked entry point that we do not know, in the driver itself: under a limit it would be a way past. */
 VGPU_EARLY static struct answer unknown_variant(const char *name, void *value)
@@ -194,7 +194,8 @@ VGPU_EARLY struct answer vgpu_dlsym_answer(void *handle, const char *name, const
 	void *real = version ? (void *)LIBC(dlvsym) : (void *)LIBC(dlsym);
 	struct entry entry;
 	bool known = real && name && find_entry(name, &entry);
-	bool variant = real && name && !known && handle != RTLD_NEXT && handle != RTLD_DEFAULT && vgpu_name_is_variant(name);
+	bool variant =
+	        real && name && !known && handle != RTLD_NEXT && handle != RTLD_DEFAULT && vgpu_name_is_variant(name);
 	if (!known && !variant)
 		return (struct answer){.jump = real};
 	if (handle == RTLD_NEXT)

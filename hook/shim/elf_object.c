@@ -13,8 +13,8 @@
 
 struct tables {
 	const char *strings;
-	const ElfW(Sym) *symbols;
-	const ElfW(Half) *versions;
+	const elf_sym *symbols;
+	const elf_half *versions;
 	const uint32_t *gnu_hash;
 	const uint32_t *hash;
 	const char *soname;
@@ -35,7 +35,7 @@ VGPU_EARLY struct elf_object elf_of_map(const struct link_map *map)
 }
 
 /* glibc relocates these addresses in place where the section can be written, and leaves them (vdso) where not. */
-VGPU_EARLY static const void *address(const struct elf_object *object, ElfW(Addr) value)
+VGPU_EARLY static const void *address(const struct elf_object *object, elf_addr value)
 {
 	return (const void *)(value < object->base ? value + object->base : value);
 }
@@ -44,7 +44,7 @@ VGPU_EARLY static struct tables read_tables(const struct elf_object *object)
 {
 	struct tables t = {0};
 	size_t soname = 0;
-	for (const ElfW(Dyn) *d = object->dynamic; d && d->d_tag != DT_NULL; d++) {
+	for (const elf_dyn *d = object->dynamic; d && d->d_tag != DT_NULL; d++) {
 		switch (d->d_tag) {
 		case DT_STRTAB:
 			t.strings = address(object, d->d_un.d_ptr);
@@ -82,7 +82,7 @@ VGPU_EARLY const char *elf_soname(const struct elf_object *object)
 VGPU_EARLY static bool matches(const struct tables *t, uint32_t index, const char *name)
 {
 	enum { HIDDEN_VERSION = 0x8000 };
-	const ElfW(Sym) *symbol = &t->symbols[index];
+	const elf_sym *symbol = &t->symbols[index];
 	/* ELF32_ST_TYPE and ELF64_ST_TYPE are the same. */
 	unsigned type = ELF64_ST_TYPE(symbol->st_info);
 	if (symbol->st_shndx == SHN_UNDEF || symbol->st_value == 0)
@@ -96,9 +96,9 @@ VGPU_EARLY static bool matches(const struct tables *t, uint32_t index, const cha
 
 VGPU_EARLY static uint32_t find_gnu(const struct tables *t, const char *name)
 {
-	enum { WORD_BITS = sizeof(ElfW(Addr)) * 8 };
+	enum { WORD_BITS = sizeof(elf_addr) * 8 };
 	uint32_t buckets = t->gnu_hash[0], first = t->gnu_hash[1], words = t->gnu_hash[2], shift = t->gnu_hash[3];
-	const ElfW(Addr) *bloom = (const ElfW(Addr) *)(t->gnu_hash + 4);
+	const elf_addr *bloom = (const elf_addr *)(t->gnu_hash + 4);
 	const uint32_t *bucket = (const uint32_t *)(bloom + words);
 	const uint32_t *chain = bucket + buckets;
 	uint32_t hash = 5381;
@@ -106,7 +106,7 @@ VGPU_EARLY static uint32_t find_gnu(const struct tables *t, const char *name)
 		hash = hash * 33 + *c;
 	if (!buckets || !words)
 		return 0;
-	ElfW(Addr) word = bloom[hash / WORD_BITS % words];
+	elf_addr word = bloom[hash / WORD_BITS % words];
 	if (!(word >> hash % WORD_BITS & word >> (hash >> shift) % WORD_BITS & 1))
 		return 0;
 	uint32_t index = bucket[hash % buckets];
@@ -152,7 +152,7 @@ VGPU_EARLY void *elf_symbol(const struct elf_object *object, const char *name)
 VGPU_EARLY bool elf_contains(const struct elf_object *object, uintptr_t address)
 {
 	for (unsigned i = 0; i < object->header_count; i++) {
-		const ElfW(Phdr) *header = &object->headers[i];
+		const elf_phdr *header = &object->headers[i];
 		if (header->p_type == PT_LOAD && address - (object->base + header->p_vaddr) < header->p_memsz)
 			return true;
 	}
@@ -168,11 +168,11 @@ VGPU_EARLY static int visit_one(struct dl_phdr_info *info, size_t size, void *ar
 {
 	const struct walk *walk = argument;
 	struct elf_object object = {
-		.base = info->dlpi_addr, .headers = info->dlpi_phdr, .header_count = info->dlpi_phnum};
+	        .base = info->dlpi_addr, .headers = info->dlpi_phdr, .header_count = info->dlpi_phnum};
 	(void)size;
 	for (unsigned i = 0; i < object.header_count; i++)
 		if (object.headers[i].p_type == PT_DYNAMIC)
-			object.dynamic = (const ElfW(Dyn) *)(object.base + object.headers[i].p_vaddr);
+			object.dynamic = (const elf_dyn *)(object.base + object.headers[i].p_vaddr);
 	return walk->visit(&object, walk->argument);
 }
 

@@ -8,7 +8,8 @@
 
 struct elf_object;
 
-/* ---- names.c ---------------------------------------------------------------------------------------------------------- */
+/* ---- names.c
+ * ---------------------------------------------------------------------------------------------------------- */
 
 /* The hook of a symbol (`cuMemAlloc_v2`), -1 if it is not hooked. */
 int vgpu_name_hook(const char *symbol);
@@ -17,7 +18,8 @@ bool vgpu_name_is_base(const char *base);
 /* Does this look like another version (`cuMemAlloc_v9_ptsz`) of a hooked entry point? */
 bool vgpu_name_is_variant(const char *symbol);
 
-/* ---- resolve.c -------------------------------------------------------------------------------------------------------- */
+/* ---- resolve.c
+ * -------------------------------------------------------------------------------------------------------- */
 
 /* Does a loaded driver (NVML for an nvml hook) have the symbol of this hook? Loads nothing. */
 bool vgpu_driver_has(unsigned hook);
@@ -26,10 +28,11 @@ bool vgpu_driver_is(const struct elf_object *object, const char *symbol);
 /* A program uses a driver that it loaded into this namespace of its own: taken if no other is there. */
 void vgpu_driver_seen(const char *symbol, long namespace);
 
-/* ---- swap.c ----------------------------------------------------------------------------------------------------------- */
+/* ---- swap.c
+ * ----------------------------------------------------------------------------------------------------------- */
 
-/* Replace a driver function by its hook. False: no hook belongs to this pointer. True without a change: there is nothing
- * to compare with (no driver, or the driver asks us while it answers us). */
+/* Replace a driver function by its hook. False: no hook belongs to this pointer. True without a change: there is
+ * nothing to compare with (no driver, or the driver asks us while it answers us). */
 bool vgpu_hook_of(void **pointer);
 
 #endif

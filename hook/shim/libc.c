@@ -13,9 +13,10 @@
 #include "shim.h"
 
 static const char *const function_name[LIBC_FUNCTIONS] = {
-	[LIBC_dlsym] = "dlsym",     [LIBC_dlvsym] = "dlvsym",   [LIBC_dlopen] = "dlopen",
-	[LIBC_dlmopen] = "dlmopen", [LIBC_dlerror] = "dlerror", [LIBC_dlinfo] = "dlinfo",
-	[LIBC_dladdr1] = "dladdr1", [LIBC_dl_iterate_phdr] = "dl_iterate_phdr",
+        [LIBC_dlsym] = "dlsym",     [LIBC_dlvsym] = "dlvsym",
+        [LIBC_dlopen] = "dlopen",   [LIBC_dlmopen] = "dlmopen",
+        [LIBC_dlerror] = "dlerror", [LIBC_dlinfo] = "dlinfo",
+        [LIBC_dladdr1] = "dladdr1", [LIBC_dl_iterate_phdr] = "dl_iterate_phdr",
 };
 
 static void *found[LIBC_FUNCTIONS];

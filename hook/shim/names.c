@@ -48,8 +48,8 @@ VGPU_EARLY static void fill(struct names *names, name_at *at, unsigned count)
 		uint32_t place = hash_of(at(i)) % NAME_SLOTS;
 		for (;; place = (place + 1) % NAME_SLOTS) {
 			uint16_t taken = 0;
-			if (__atomic_compare_exchange_n(&names->slot[place], &taken, i + 1, false, __ATOMIC_RELEASE,
-			                                __ATOMIC_ACQUIRE))
+			if (__atomic_compare_exchange_n(&names->slot[place], &taken, (uint16_t)(i + 1), false,
+			                                __ATOMIC_RELEASE, __ATOMIC_ACQUIRE))
 				break;
 			if (elf_same(at(taken - 1), at(i)))
 				break;

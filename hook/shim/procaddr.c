@@ -1,10 +1,10 @@
 /* procaddr.c: cuGetProcAddress in its two ABIs.
  *
  * Called by every program of the runtime library, by cuda-bindings and others, several hundred times at start, for the
- * look-up functions themselves too. The driver answers first, with the caller's own version and flags; then its pointer is
- * replaced by the hook of that very pointer (swap.c). So the ABI, the per-thread-stream variant and the status are the
- * driver's. What can go wrong: a driver newer than this library has a version of a hooked entry point that no hook fits.
- * Under a limit it is refused, as a driver does that is too old for the program; else it goes through.
+ * look-up functions themselves too. The driver answers first, with the caller's own version and flags; then its pointer
+ * is replaced by the hook of that very pointer (swap.c). So the ABI, the per-thread-stream variant and the status are
+ * the driver's. What can go wrong: a driver newer than this library has a version of a hooked entry point that no hook
+ * fits. Under a limit it is refused, as a driver does that is too old for the program; else it goes through.
  */
 #include "entry.h"
 #include "hooks.h"

@@ -4,8 +4,8 @@
  * program has already loaded is preferred; else it is opened at the first *call* of an entry point, never by a look-up.
  * It is found by its soname and asked by its own symbol table: the program's global scope would answer with ourselves.
  * Once found it stays loaded (RTLD_NODELETE), since our table and the program's pointers go into it.
- * What can go wrong: there is no driver, or it lacks a symbol; the answer is NULL and dlerror() is as it was. No lock of
- * ours is held here: two threads may both open the library and find the same one.
+ * What can go wrong: there is no driver, or it lacks a symbol; the answer is NULL and dlerror() is as it was. No lock
+ * of ours is held here: two threads may both open the library and find the same one.
  */
 #include "elf_object.h"
 #include "entry.h"

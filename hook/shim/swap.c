@@ -3,9 +3,9 @@
  * Called by procaddr.c for what cuGetProcAddress answered. The map holds the address that the driver exports for each
  * hook, and the address that its cuGetProcAddress gives for each hooked (name, version, stream flag): nobody promises
  * that the two are the same, and so the version and the per-thread-stream variant are right without a rule of ours.
- * It is filled at the first question, by whoever comes: filling is idempotent (every thread puts the same pairs in the same
- * order, and the first value of a pointer stays), so there is no lock to hold while the driver is asked.
- * What can go wrong: no driver, then every pointer is answered with itself.
+ * It is filled at the first question, by whoever comes: filling is idempotent (every thread puts the same pairs in the
+ * same order, and the first value of a pointer stays), so there is no lock to hold while the driver is asked. What can
+ * go wrong: no driver, then every pointer is answered with itself.
  */
 #include "entry.h"
 #include "hooks.h"
@@ -32,8 +32,8 @@ static void put(void *pointer, unsigned hook)
 {
 	for (uint32_t place = place_of((uintptr_t)pointer);; place = (place + 1) % SWAP_SLOTS) {
 		uintptr_t taken = 0;
-		if (__atomic_compare_exchange_n(&map[place].pointer, &taken, (uintptr_t)pointer, false, __ATOMIC_RELEASE,
-		                                __ATOMIC_ACQUIRE) ||
+		if (__atomic_compare_exchange_n(&map[place].pointer, &taken, (uintptr_t)pointer, false,
+		                                __ATOMIC_RELEASE, __ATOMIC_ACQUIRE) ||
 		    taken == (uintptr_t)pointer) {
 			uint32_t none = 0;
 			__atomic_compare_exchange_n(&map[place].hook, &none, hook + 1, false, __ATOMIC_RELEASE,

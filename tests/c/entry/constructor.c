@@ -71,7 +71,7 @@ static CUcontext open_driver(void)
 	CHECK(driver, "%s", dlerror());
 	__typeof__(&cuInit) init = (__typeof__(&cuInit))dlsym(driver, "cuInit");
 	__typeof__(&cuDevicePrimaryCtxRetain) retain =
-		(__typeof__(&cuDevicePrimaryCtxRetain))dlsym(driver, "cuDevicePrimaryCtxRetain");
+	        (__typeof__(&cuDevicePrimaryCtxRetain))dlsym(driver, "cuDevicePrimaryCtxRetain");
 	CUresult result = init(0);
 	CHECK(result == CUDA_SUCCESS, "cuInit: %d", result);
 	result = retain(&context, 0);
@@ -110,8 +110,8 @@ int main(int argc, char **argv)
 	for (int i = 0; i < PROCESSES; i++) {
 		int status = 0;
 		wait(&status);
-		CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0, "a process ended with status %x%s", (unsigned)status,
-		      WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM ? " (it hung)" : "");
+		CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0, "a process ended with status %x%s",
+		      (unsigned)status, WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM ? " (it hung)" : "");
 	}
 	return 0;
 }

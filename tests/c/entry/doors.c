@@ -19,7 +19,8 @@ static void check_name(const char *name, void *argument)
 	struct library *library = argument;
 	if (!driver_own(library->handle, name)) {
 		library->lacking++;
-		CHECK(dlsym(library->handle, name) == NULL, "%s is handed out though %s lacks it", name, library->soname);
+		CHECK(dlsym(library->handle, name) == NULL, "%s is handed out though %s lacks it", name,
+		      library->soname);
 		CHECK(dlsym(RTLD_DEFAULT, name) == NULL, "%s is handed out though %s lacks it", name, library->soname);
 		return;
 	}
@@ -46,10 +47,12 @@ static void check_more_copies(const struct library *library, const char *name)
 	      owner_of(dlsym(deep, name)));
 	void *other = dlmopen(LM_ID_NEWLM, library->soname, RTLD_NOW | RTLD_LOCAL);
 	CHECK(other, "dlmopen: %s", dlerror());
-	CHECK(dlsym(other, name) == hook, "a copy in another namespace gives %s of %s", name, owner_of(dlsym(other, name)));
+	CHECK(dlsym(other, name) == hook, "a copy in another namespace gives %s of %s", name,
+	      owner_of(dlsym(other, name)));
 #endif
 	void *ours = dlopen(getenv("TEST_SHIM"), RTLD_NOW | RTLD_NOLOAD);
-	CHECK(ours && dlsym(ours, name) == hook, "the shim's own handle gives %s of %s", name, owner_of(dlsym(ours, name)));
+	CHECK(ours && dlsym(ours, name) == hook, "the shim's own handle gives %s of %s", name,
+	      owner_of(dlsym(ours, name)));
 }
 
 int main(int argc, char **argv)

@@ -3,7 +3,7 @@
  * dlvsym finds its symbols. `fake_calls` counts what reached it. One entry point calls back into a hooked one. */
 #include <cuda.h>
 
-#define EXPORT __attribute__((visibility("default")))
+#define EXPORT     __attribute__((visibility("default")))
 #define SAME(a, b) (__builtin_strcmp(a, b) == 0)
 
 EXPORT int fake_calls;
@@ -79,14 +79,16 @@ EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, c
 	{                                                                                                              \
 		return (CUresult)(1000 + n);                                                                           \
 	}
-UNKNOWN(0) UNKNOWN(1) UNKNOWN(2) UNKNOWN(3) UNKNOWN(4) UNKNOWN(5) UNKNOWN(6) UNKNOWN(7) UNKNOWN(8) UNKNOWN(9)
-UNKNOWN(10) UNKNOWN(11) UNKNOWN(12) UNKNOWN(13) UNKNOWN(14) UNKNOWN(15) UNKNOWN(16) UNKNOWN(17) UNKNOWN(18) UNKNOWN(19)
+UNKNOWN(0)
+UNKNOWN(1)
+UNKNOWN(2) UNKNOWN(3) UNKNOWN(4) UNKNOWN(5) UNKNOWN(6) UNKNOWN(7) UNKNOWN(8) UNKNOWN(9) UNKNOWN(10) UNKNOWN(11)
+        UNKNOWN(12) UNKNOWN(13) UNKNOWN(14) UNKNOWN(15) UNKNOWN(16) UNKNOWN(17) UNKNOWN(18) UNKNOWN(19)
 
-EXPORT CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int version, cuuint64_t flags,
-                                    CUdriverProcAddressQueryResult *status)
+                EXPORT CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int version, cuuint64_t flags,
+		                                    CUdriverProcAddressQueryResult *status)
 {
 	(void)flags;
-	void *found = SAME(symbol, "cuInit")           ? (void *)cuInit
+	void *found = SAME(symbol, "cuInit")             ? (void *)cuInit
 	              : SAME(symbol, "cuDeviceGetCount") ? (void *)cuDeviceGetCount
 	              : SAME(symbol, "cuMemGetInfo")     ? (version >= 3020 ? (void *)private_mem_get_info : NULL)
 	              : SAME(symbol, "cuMemAlloc")       ? (version >= 99000  ? (void *)cuMemAlloc_v9

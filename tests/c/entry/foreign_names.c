@@ -49,7 +49,8 @@ static void check_plugin(const char *path, int mode)
 	CHECK(*runs - before == (mode == RTLD_GLOBAL ? 4 : 1), "cublasPlugin ran %d times", *runs - before);
 
 	unsigned long long pointer = 0;
-	int (*allocate)(unsigned long long *, size_t) = (int (*)(unsigned long long *, size_t))dlsym(plugin, "cuMemAlloc_v2");
+	int (*allocate)(unsigned long long *, size_t) =
+	        (int (*)(unsigned long long *, size_t))dlsym(plugin, "cuMemAlloc_v2");
 	before = *runs;
 	CHECK(allocate(&pointer, 1) == 0 && pointer == 0x4711 && *runs == before + 1,
 	      "the plug-in's own cuMemAlloc_v2 ran %d times, %llx", *runs - before, pointer);
@@ -64,7 +65,8 @@ static void check_limits_still_apply(void)
 	void *driver = dlopen("libcuda.so.1", RTLD_NOW);
 	CHECK(driver, "%s", dlerror());
 	void *hook = dlsym(driver, "cuMemAlloc_v2");
-	CHECK(strcmp(owner_of(hook), "moved-libvgpu.so") == 0, "the driver's cuMemAlloc_v2 is now of %s", owner_of(hook));
+	CHECK(strcmp(owner_of(hook), "moved-libvgpu.so") == 0, "the driver's cuMemAlloc_v2 is now of %s",
+	      owner_of(hook));
 }
 
 int main(int argc, char **argv)

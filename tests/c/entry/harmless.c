@@ -1,6 +1,6 @@
-/* A process that has nothing to do with a GPU stays as it is: look-ups of names that begin like the driver's load nothing,
- * open nothing and start nothing; its own globals and functions with names such as ours are its own.
- * Built with -rdynamic, without a driver in the library path. */
+/* A process that has nothing to do with a GPU stays as it is: look-ups of names that begin like the driver's load
+ * nothing, open nothing and start nothing; its own globals and functions with names such as ours are its own. Built
+ * with -rdynamic, without a driver in the library path. */
 #include "entry_test.h"
 
 #include <dirent.h>
@@ -46,16 +46,17 @@ static bool is_mapped(const char *what)
 
 int main(void)
 {
-	static const char *const names[] = {"cuInit", "cuMemAlloc_v2", "cublasCreate_v2", "curl_easy_init", "cudaMalloc",
-	                                    "cutlass", "nvmlInit_v2", "nvmlDeviceGetCount_v2", "cuGetProcAddress_v2",
-	                                    "cuMemAlloc_v99"};
+	static const char *const names[] = {
+	        "cuInit",  "cuMemAlloc_v2", "cublasCreate_v2",       "curl_easy_init",      "cudaMalloc",
+	        "cutlass", "nvmlInit_v2",   "nvmlDeviceGetCount_v2", "cuGetProcAddress_v2", "cuMemAlloc_v99"};
 	unsigned files = entries_of("/proc/self/fd"), threads = entries_of("/proc/self/task");
 	void *everything = dlopen(NULL, RTLD_LAZY);
 	CHECK(is_mapped("libvgpu.so"), "the shim is not here, and nothing was tested");
 	for (unsigned i = 0; i < sizeof names / sizeof *names; i++) {
 		CHECK(!dlsym(RTLD_DEFAULT, names[i]), "%s exists without a driver", names[i]);
 		const char *error = dlerror();
-		CHECK(error && strstr(error, names[i]), "dlerror() about %s says: %s", names[i], error ? error : "(nothing)");
+		CHECK(error && strstr(error, names[i]), "dlerror() about %s says: %s", names[i],
+		      error ? error : "(nothing)");
 		CHECK(!dlerror(), "a second dlerror() about %s", names[i]);
 		CHECK(!dlsym(everything, names[i]), "%s exists in the program's own handle", names[i]);
 		CHECK(!dlsym(RTLD_NEXT, names[i]), "%s exists behind the program", names[i]);
@@ -67,6 +68,7 @@ int main(void)
 	CHECK(called == 0, "the shim called a function of the program");
 	CHECK(mutex == 1 && initialized == 2 && ledger == 3 && pidfound == 4 && context_size == 5 && vgpu_real == 6,
 	      "the shim wrote to a variable of the program");
-	CHECK(dlsym(RTLD_NEXT, "malloc") == dlsym(RTLD_NEXT, "malloc") && dlsym(RTLD_NEXT, "malloc"), "RTLD_NEXT lost malloc");
+	CHECK(dlsym(RTLD_NEXT, "malloc") == dlsym(RTLD_NEXT, "malloc") && dlsym(RTLD_NEXT, "malloc"),
+	      "RTLD_NEXT lost malloc");
 	return 0;
 }

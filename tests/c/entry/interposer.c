@@ -40,7 +40,7 @@ EXPORT int interposer_allocated;
 EXPORT int cuMemAlloc_v2(unsigned long long *pointer, size_t bytes)
 {
 	int (*next)(unsigned long long *, size_t) =
-		(int (*)(unsigned long long *, size_t))next_look_up()(RTLD_NEXT, "cuMemAlloc_v2");
+	        (int (*)(unsigned long long *, size_t))next_look_up()(RTLD_NEXT, "cuMemAlloc_v2");
 	interposer_allocated++;
 	return next ? next(pointer, bytes) : -1;
 }

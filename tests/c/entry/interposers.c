@@ -1,8 +1,8 @@
 /* A user's own preload that interposes dlsym and one entry point, before and after the shim.
  *
- * interposers before|after INTERPOSER: starts itself again with both preloaded in that order. Either way the program ends,
- * nobody is entered from within itself, and whoever asks for the next function behind him gets the hook, never the driver's
- * own. In front of the shim the tool's function runs; behind it the shim's does. */
+ * interposers before|after INTERPOSER: starts itself again with both preloaded in that order. Either way the program
+ * ends, nobody is entered from within itself, and whoever asks for the next function behind him gets the hook, never
+ * the driver's own. In front of the shim the tool's function runs; behind it the shim's does. */
 #include "entry_test.h"
 
 #include <cuda.h>
@@ -14,7 +14,8 @@ static void start_with_both(char **argv, bool before)
 	const char *old = getenv("LD_PRELOAD"), *shim = getenv("TEST_SHIM");
 	const char *at = strstr(old, shim); /* a sanitizer's run-time stays in front */
 	CHECK(at, "LD_PRELOAD is %s", old);
-	int length = asprintf(&preload, "%.*s%s:%s", (int)(at - old), old, before ? argv[2] : shim, before ? shim : argv[2]);
+	int length =
+	        asprintf(&preload, "%.*s%s:%s", (int)(at - old), old, before ? argv[2] : shim, before ? shim : argv[2]);
 	CHECK(length > 0, "no memory");
 	setenv("LD_PRELOAD", preload, 1);
 	setenv("TEST_BOTH", "1", 1);

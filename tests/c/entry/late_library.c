@@ -1,5 +1,5 @@
-/* A library that uses the driver in its constructor, under the loader's lock, as communication libraries do: it looks the
- * entry points up, asks for memory information and creates and releases physical memory. Used by constructor.c. */
+/* A library that uses the driver in its constructor, under the loader's lock, as communication libraries do: it looks
+ * the entry points up, asks for memory information and creates and releases physical memory. Used by constructor.c. */
 #include <cuda.h>
 #include <dlfcn.h>
 #include <stddef.h>
@@ -11,13 +11,14 @@ static int use_driver(void)
 	void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
 	if (!driver)
 		return -1;
-	__typeof__(&cuGetProcAddress_v2) look_up = (__typeof__(&cuGetProcAddress_v2))dlsym(driver, "cuGetProcAddress_v2");
+	__typeof__(&cuGetProcAddress_v2) look_up =
+	        (__typeof__(&cuGetProcAddress_v2))dlsym(driver, "cuGetProcAddress_v2");
 	__typeof__(&cuMemGetInfo_v2) get_info = NULL;
 	__typeof__(&cuMemCreate) create = (__typeof__(&cuMemCreate))dlsym(driver, "cuMemCreate");
 	__typeof__(&cuMemRelease) release = (__typeof__(&cuMemRelease))dlsym(driver, "cuMemRelease");
 	__typeof__(&cuCtxSetCurrent) set_current = (__typeof__(&cuCtxSetCurrent))dlsym(driver, "cuCtxSetCurrent");
 	__typeof__(&cuDevicePrimaryCtxRetain) retain =
-		(__typeof__(&cuDevicePrimaryCtxRetain))dlsym(driver, "cuDevicePrimaryCtxRetain");
+	        (__typeof__(&cuDevicePrimaryCtxRetain))dlsym(driver, "cuDevicePrimaryCtxRetain");
 	if (!look_up || !create || !release || !set_current || !retain ||
 	    look_up("cuMemGetInfo", (void **)&get_info, 3020, 0, NULL) != CUDA_SUCCESS)
 		return -2;

@@ -1,7 +1,8 @@
 /* A driver of another release (fake_driver.c): what it lacks is not handed out and does not crash, what we do not know
  * goes through, and under a limit a newer version of a hooked entry point is refused.
  *
- * other_release free|limited DRIVER: opened by its path, so the shim must find what the program loaded, by its soname. */
+ * other_release free|limited DRIVER: opened by its path, so the shim must find what the program loaded, by its soname.
+ */
 #include "entry_test.h"
 
 #include <cuda.h>
@@ -10,7 +11,7 @@ typedef CUresult look_up_v2(const char *, void **, int, cuuint64_t, CUdriverProc
 
 /* Resolved from the shim's exports: this program is not linked to a driver. */
 extern CUresult cuMemCreate(CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, unsigned long long)
-	__attribute__((weak));
+        __attribute__((weak));
 
 static unsigned lacking;
 
@@ -19,7 +20,8 @@ static void check_name(const char *name, void *driver)
 	void *pointer = dlsym(driver, name);
 	if (driver_own(driver, name)) {
 		CHECK(is_hook(pointer), "%s is of %s", name, owner_of(pointer));
-		CHECK(dlvsym(driver, name, "ANY") == pointer, "dlvsym gives %s of %s", name, owner_of(dlvsym(driver, name, "ANY")));
+		CHECK(dlvsym(driver, name, "ANY") == pointer, "dlvsym gives %s of %s", name,
+		      owner_of(dlvsym(driver, name, "ANY")));
 		return;
 	}
 	lacking++;
@@ -37,11 +39,12 @@ static void check_unknown(void *driver, look_up_v2 *look_up)
 	for (int i = 0; i < 20; i++) {
 		char name[32];
 		snprintf(name, sizeof name, "cuFuture%d", i);
-		CUresult (*future)(void) = (CUresult(*)(void))dlsym(driver, name);
+		CUresult (*future)(void) = (CUresult (*)(void))dlsym(driver, name);
 		CHECK(future && (int)future() == 1000 + i, "%s does not go through", name);
 	}
 	void *pointer = NULL;
-	CHECK(look_up("cuFuture7", &pointer, 13000, 0, NULL) == CUDA_SUCCESS && pointer == driver_own(driver, "cuFuture7"),
+	CHECK(look_up("cuFuture7", &pointer, 13000, 0, NULL) == CUDA_SUCCESS &&
+	              pointer == driver_own(driver, "cuFuture7"),
 	      "cuGetProcAddress changes an unknown name");
 }
 
@@ -88,7 +91,8 @@ int main(int argc, char **argv)
 	CUresult result = cuMemCreate(&handle, 2 << 20, NULL, 0);
 	CHECK(result != CUDA_SUCCESS, "cuMemCreate succeeded without a driver function");
 	if (!limited) { /* a limit asks the fake driver more than it can answer */
-		CUresult (*allocate)(CUdeviceptr *, size_t) = (CUresult(*)(CUdeviceptr *, size_t))dlsym(driver, "cuMemAlloc_v2");
+		CUresult (*allocate)(CUdeviceptr *, size_t) =
+		        (CUresult (*)(CUdeviceptr *, size_t))dlsym(driver, "cuMemAlloc_v2");
 		CUdeviceptr pointer = 0;
 		result = allocate(&pointer, 4096);
 		CHECK(result == CUDA_SUCCESS && pointer == 0x10000000, "cuMemAlloc: %d, %llx", result, pointer);

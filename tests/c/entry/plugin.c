@@ -1,5 +1,6 @@
 /* A library that has nothing to do with the driver, but whose names begin like the driver's, one even being the same
- * (simulators and test doubles do that). It calls itself through dlsym; `plugin_runs` counts. Used by foreign_names.c. */
+ * (simulators and test doubles do that). It calls itself through dlsym; `plugin_runs` counts. Used by foreign_names.c.
+ */
 #include <dlfcn.h>
 #include <stddef.h>
 
@@ -32,6 +33,6 @@ EXPORT int cuMemAlloc_v2(unsigned long long *pointer, size_t bytes)
 EXPORT int plugin_allocate(unsigned long long *pointer)
 {
 	int (*allocate)(unsigned long long *, size_t) =
-		(int (*)(unsigned long long *, size_t))dlsym(RTLD_DEFAULT, "cuMemAlloc_v2");
+	        (int (*)(unsigned long long *, size_t))dlsym(RTLD_DEFAULT, "cuMemAlloc_v2");
 	return allocate ? allocate(pointer, 1) : -1;
 }

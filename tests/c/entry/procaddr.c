@@ -13,7 +13,8 @@ static void *driver;
 static look_up_v1 *ours_v1, *own_v1;
 static look_up_v2 *ours_v2, *own_v2;
 
-static const int versions[] = {2000, 3020, 4000, 7000, 8000, 10020, 11020, 11030, 11040, 11050, 12000, 12020, 12050, 13000, 13030, 13050};
+static const int versions[] = {2000,  3020,  4000,  7000,  8000,  10020, 11020, 11030,
+                               11040, 11050, 12000, 12020, 12050, 13000, 13030, 13050};
 #define VERSIONS (sizeof versions / sizeof *versions)
 
 /* exported symbol -> its hook, for the names of the version script */
@@ -47,9 +48,10 @@ static void compare(const char *name, int version, cuuint64_t flags)
 	CUdriverProcAddressQueryResult their_status = 77, our_status = 77;
 	CUresult their_result = own_v2(name, &theirs, version, flags, &their_status);
 	CUresult our_result = ours_v2(name, &ours, version, flags, &our_status);
-	CHECK(our_result == their_result, "%s@%d/%d: %d, the driver says %d", name, version, (int)flags, our_result, their_result);
-	CHECK(our_status == their_status, "%s@%d/%d: status %d, the driver says %d", name, version, (int)flags, our_status,
-	      their_status);
+	CHECK(our_result == their_result, "%s@%d/%d: %d, the driver says %d", name, version, (int)flags, our_result,
+	      their_result);
+	CHECK(our_status == their_status, "%s@%d/%d: status %d, the driver says %d", name, version, (int)flags,
+	      our_status, their_status);
 	void *hook = hook_of(theirs);
 	CHECK(ours == (hook ? hook : theirs), "%s@%d/%d: %p of %s, the driver gives %p, its hook is %p", name, version,
 	      (int)flags, ours, owner_of(ours), theirs, hook);
@@ -83,9 +85,10 @@ static void check_itself(int version, const char *symbol)
 		void *itself = NULL;
 		CUdriverProcAddressQueryResult status = 77;
 		CUresult result = through("cuGetProcAddress", &itself, version, 0, &status);
-		CHECK(result == CUDA_SUCCESS && status == CU_GET_PROC_ADDRESS_SUCCESS, "cuGetProcAddress@%d: %d, status %d",
-		      version, result, status);
-		CHECK(itself == expected, "cuGetProcAddress@%d is %p of %s, not %s", version, itself, owner_of(itself), symbol);
+		CHECK(result == CUDA_SUCCESS && status == CU_GET_PROC_ADDRESS_SUCCESS,
+		      "cuGetProcAddress@%d: %d, status %d", version, result, status);
+		CHECK(itself == expected, "cuGetProcAddress@%d is %p of %s, not %s", version, itself, owner_of(itself),
+		      symbol);
 		if (version >= 12000)
 			through = (look_up_v2 *)itself;
 	}
