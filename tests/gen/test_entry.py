@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import subprocess
 import sys
@@ -65,6 +66,20 @@ def test_a_fault_strikes_after_as_many_calls_and_as_often_as_asked(run: Run) -> 
 
 def test_a_fault_can_fail_initialisation_itself(run: Run) -> None:
     assert run("print(cuda.cuInit(0), cuda.cuInit(0))", PARTAGE_SIM_FAULT="cuInit:100:count=1") == ["100", "0"]
+
+
+def test_a_fault_can_be_armed_in_the_machine_for_every_process(run: Run, tmp_path: Path) -> None:
+    abi = pytest.importorskip("partage._abi", reason="the cffi module is not built: run make build")
+    lines = "print(cuda.cuInit(0), *(cuda.cuDeviceGetCount(ctypes.byref(n)) for _ in range(2)))"
+    assert run(lines) == ["0", "0", "0"]
+    with (tmp_path / "machine").open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapping:
+        memory = abi.ffi.from_buffer("struct sim_machine *", mapping)
+        fault = memory.fault[0]
+        fault.call, fault.device, fault.code, fault.count = b"cuDeviceGetCount", -1, 46, 3
+        fault.active, memory.faults = 1, 1
+        abi.ffi.release(memory)
+    assert run(lines) == ["0", "46", "46"]
+    assert run(lines) == ["0", "46", "0"]
 
 
 def function(name: str, *types: str) -> api.Function:
