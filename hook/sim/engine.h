@@ -38,7 +38,6 @@ struct sim_item {
 	bool (*poll)(const void *arg);
 	enum sim_item_kind kind;
 	bool claimed;        /* some thread runs it now */
-	bool launch;         /* counts as a kernel launch */
 	struct sim_work work;
 };
 

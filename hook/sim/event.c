@@ -121,8 +121,10 @@ CUresult sim_cuEventSynchronize(CUevent hEvent)
 	struct sim_waiter waiter = {.satisfied = event_done, .event = event, .mark = event->recorded};
 	sim_engine_wait(&waiter);
 	CUresult error = device_error(event);
+	int device = event->device;
 	sim_event_put(event);
 	pthread_mutex_unlock(&sim_engine_mutex);
+	sim_pools_synchronized(device);
 	return error;
 }
 

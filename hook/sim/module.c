@@ -78,25 +78,13 @@ static CUresult make_variables(struct sim_module *module)
 	return CUDA_SUCCESS;
 }
 
-/* Functions that the device runtime provides. */
-static bool is_built_in(const char *name)
-{
-	return !strncmp(name, "__", 2) || !strncmp(name, "cuda", 4) || !strcmp(name, "vprintf") || !strcmp(name, "malloc") ||
-	       !strcmp(name, "free");
-}
-
 static CUresult check_resolved(const struct sim_image *image, struct sim_jit_log *log)
 {
-	for (unsigned i = 0; i < image->nwanted; i++) {
-		bool found = is_built_in(image->wanted[i]);
-		for (unsigned j = 0; j < image->nfunctions && !found; j++)
-			found = !strcmp(image->wanted[i], image->functions[j]);
-		if (found)
-			continue;
-		sim_jit_say(log, "ptxas fatal   : Unresolved extern function '%s'", image->wanted[i]);
-		return CUDA_ERROR_INVALID_PTX;
-	}
-	return CUDA_SUCCESS;
+	const char *missing = sim_image_unresolved(image);
+	if (!missing)
+		return CUDA_SUCCESS;
+	sim_jit_say(log, "ptxas fatal   : Unresolved extern function '%s'", missing);
+	return CUDA_ERROR_INVALID_PTX;
 }
 
 static void enlist(struct sim_module *module)

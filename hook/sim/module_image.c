@@ -134,6 +134,26 @@ void sim_image_free(struct sim_image *image)
 	*image = (struct sim_image){0};
 }
 
+/* Functions that the device runtime provides. */
+static bool is_built_in(const char *name)
+{
+	return !strncmp(name, "__", 2) || !strncmp(name, "cuda", 4) || !strcmp(name, "vprintf") || !strcmp(name, "malloc") ||
+	       !strcmp(name, "free");
+}
+
+const char *sim_image_unresolved(const struct sim_image *image)
+{
+	for (unsigned i = 0; i < image->nwanted; i++) {
+		const char *name = image->wanted[i];
+		if (!is_built_in(name) && !list_has(image->functions, image->nfunctions, name, strlen(name)))
+			return name;
+	}
+	for (unsigned i = 0; i < image->nvariables; i++)
+		if (image->variables[i].external)
+			return image->variables[i].name;
+	return NULL;
+}
+
 /* Text begins with a comment, white space or a directive. */
 static bool looks_like_ptx(const unsigned char *data, size_t size)
 {

@@ -64,6 +64,8 @@ void sim_jit_say(struct sim_jit_log *log, const char *format, ...) __attribute__
 CUresult sim_image_read(struct sim_image *image, const void *data, size_t size, int cc, struct sim_jit_log *log);
 /* An image of unknown size: where it really begins (inside nvcc's wrapper) and its size; NULL: it cannot be told. */
 const void *sim_image_whole(const void *data, size_t *size);
+/* A function or variable that is wanted and not defined; NULL: none. */
+const char *sim_image_unresolved(const struct sim_image *image);
 void sim_image_free(struct sim_image *image);
 
 /* The readers; they add to *image. */

@@ -181,6 +181,7 @@ CUresult sim_stream_wait(struct sim_stream *stream)
 	stream->refs--;
 	sim_stream_reap(stream);
 	pthread_mutex_unlock(&sim_engine_mutex);
+	sim_pools_synchronized(context->device);
 	return error;
 }
 
@@ -190,6 +191,7 @@ CUresult sim_context_wait(struct sim_context *context)
 	struct sim_waiter waiter = {.satisfied = context_done, .context = context, .mark = sim_engine_seq()};
 	sim_engine_wait(&waiter);
 	pthread_mutex_unlock(&sim_engine_mutex);
+	sim_pools_synchronized(context->device);
 	return sim_context_error(context);
 }
 
