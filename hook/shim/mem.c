@@ -82,7 +82,8 @@ CUresult hook_cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
 	if (error != CUDA_SUCCESS)
 		return error;
 	CUdeviceptr p = 0;
-	error = request_close(&r, real_cuMemAlloc_v2(&p, bytesize), p);
+	error = real_cuMemAlloc_v2(&p, bytesize);
+	error = request_close(&r, error, p);
 	if (error == CUDA_SUCCESS)
 		*dptr = p;
 	return error;
@@ -97,7 +98,8 @@ CUresult hook_cuMemAlloc(CUdeviceptr_v1 *dptr, unsigned int bytesize)
 	if (error != CUDA_SUCCESS)
 		return error;
 	CUdeviceptr_v1 p = 0;
-	error = request_close(&r, real_cuMemAlloc(&p, bytesize), p);
+	error = real_cuMemAlloc(&p, bytesize);
+	error = request_close(&r, error, p);
 	if (error == CUDA_SUCCESS)
 		*dptr = p;
 	return error;
@@ -113,7 +115,8 @@ CUresult hook_cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int
 	if (error != CUDA_SUCCESS)
 		return error;
 	CUdeviceptr p = 0;
-	error = request_close(&r, real_cuMemAllocManaged(&p, bytesize, flags), p);
+	error = real_cuMemAllocManaged(&p, bytesize, flags);
+	error = request_close(&r, error, p);
 	if (error == CUDA_SUCCESS)
 		*dptr = p;
 	return error;

@@ -6,13 +6,15 @@
  *
  * The pool may grow by one step during any call, so a step is reserved before the call and afterwards folded into what
  * the pool really has. Several threads do this at once, without a lock across their driver calls, hence the rule of
- * fold(): what was read from the driver may lower the charge only if nobody else folded in between. Growth after the
- * reading then belongs to calls that still hold their own step, so charge + steps >= pool at every moment.
+ * fold(): what was read from the driver counts only if nobody else folded between reading and use. Whatever the pool
+ * grew since then belongs to calls that still hold their own step, so charge + steps >= pool at every moment.
  *
  * A full pool may still have room inside. Rather than refuse, the call goes through without a step if the program has
- * freed a block of that size on the same stream (a *hole*, which the driver uses again) and no other call is under way;
- * else the unused part of the pool is returned to the card (trim) and the step is tried again.
- * What can go wrong: the driver grows by more than a step. Then the block is freed again and the step learned.
+ * freed a block of that size on the same stream (a *hole*, which the driver uses again), no other call is under way and
+ * the hole cannot leave the pool unseen: one thread alone uses the pool, or its release threshold keeps everything.
+ * Else the unused part of the pool is returned to the card (trim) and the step is tried again.
+ * What can go wrong: the driver grows by more than a step, or a thread that never allocates synchronises at the wrong
+ * moment. Then the block is freed again, what it took is charged meanwhile, and the step is learned.
  */
 #include <pthread.h>
 
@@ -33,12 +35,19 @@ struct pool {
 	CUmemoryPool handle;
 	uint64_t charged;     /* what the ledger holds for this pool, without the steps of calls under way */
 	uint64_t step;        /* most by which the pool grows at once, beside the bytes asked for */
+	uint64_t steps;       /* the sum of those: the ledger holds charged + steps */
 	uint64_t folds;       /* number of changes of `charged` */
 	uint32_t calls;       /* under way */
-	uint32_t holding;     /* of them: those that rely on a hole */
+	uint32_t holding;     /* of them: relies on a hole (0 or 1) */
+	uint64_t hold_step;   /* what that one takes if another's block lands in its hole */
+	uint32_t trimming;    /* calls that return memory to the card */
+	const void *user;     /* the thread that uses the pool */
+	bool shared;          /* there is more than one */
 	uint32_t next_hole;
 	struct hole hole[HOLES];
 };
+
+static _Thread_local char this_thread; /* its address tells threads apart */
 
 static struct pool pools[VGPU_ORDINALS] = {
 	[0 ... VGPU_ORDINALS - 1] = { .lock = PTHREAD_MUTEX_INITIALIZER, .step = VGPU_POOL_GRANULE }
@@ -91,35 +100,70 @@ static bool read_reserved(CUdevice device, uint64_t *bytes)
 	return true;
 }
 
-/* Replaces the charge by what the pool has, using up `step` (reserved by the caller). Returns the bytes that were given
- * back (negative: that are missing and have been charged past any limit). */
-static int64_t fold(CUdevice device, uint64_t step, bool call, bool held)
+/* With the lock held. */
+static void forget_holes(struct pool *pool)
+{
+	for (unsigned i = 0; i < HOLES; i++)
+		pool->hole[i].p = 0;
+}
+
+/* Bytes of which the pool has more than all calls under way could have taken; with the lock held. */
+static uint64_t excess_of(const struct pool *pool, uint64_t reserved)
+{
+	uint64_t most = pool->charged + pool->steps;
+	return reserved > most ? reserved - most : 0;
+}
+
+struct folded {
+	uint64_t back;   /* bytes to give back */
+	uint64_t excess; /* bytes that were taken without having been reserved */
+};
+
+/* With the lock held: replaces charge + step by what was read, if that still counts (`quiet`). */
+static struct folded fold_locked(struct pool *pool, uint64_t step, bool held, bool quiet, uint64_t reserved)
+{
+	struct folded f = { 0 };
+	uint64_t all = pool->charged + step, target = all;
+	if (quiet) {
+		f.excess = excess_of(pool, reserved);
+		if (pool->holding == 0 || held) /* else the one that holds may have to live on our step */
+			target = reserved < all ? reserved : all;
+	}
+	if (target < pool->charged) /* memory left the pool: no hole can be relied on */
+		forget_holes(pool);
+	f.back = all - target;
+	pool->charged = target + f.excess;
+	pool->steps -= step;
+	pool->folds++;
+	return f;
+}
+
+/* After a call, or for its own sake: folds a step (reserved by the caller) and what has happened since into the charge. */
+static struct folded fold(CUdevice device, uint64_t step, bool call, bool held)
 {
 	struct pool *pool = &pools[device];
-	uint64_t before = folds_now(pool), reserved = 0;
-	bool known = read_reserved(device, &reserved);
-	pthread_mutex_lock(&pool->lock);
-	uint64_t old = pool->charged, target = reserved;
-	if (!known)
-		target = old + step; /* too much until the next reading */
-	else if (pool->folds != before || pool->holding != (held ? 1u : 0u))
-		target = reserved > old ? reserved : old;
-	pool->charged = target;
-	pool->folds++;
-	pool->calls -= call;
-	pool->holding -= held;
-	if (target < old) /* memory left the pool: no hole can be relied on */
-		for (unsigned i = 0; i < HOLES; i++)
-			pool->hole[i].p = 0;
-	pthread_mutex_unlock(&pool->lock);
-	int64_t back = (int64_t)(old + step) - (int64_t)target;
-	if (back > 0)
-		vgpu_give_back(device, (uint64_t)back);
-	else if (back < 0 && vgpu_reserve(device, (uint64_t)-back) == CUDA_SUCCESS)
-		back = 0;
-	else if (back < 0)
-		vgpu_charge(device, (uint64_t)-back);
-	return back;
+	struct folded f;
+	for (int attempt = 0;; attempt++) {
+		uint64_t before = folds_now(pool), reserved = 0;
+		bool known = read_reserved(device, &reserved);
+		pthread_mutex_lock(&pool->lock);
+		bool quiet = known && pool->folds == before;
+		if (quiet || !known || attempt == 8) { /* else too much stays charged until a later reading */
+			f = fold_locked(pool, step, held, quiet, reserved);
+			pool->calls -= call;
+			pool->holding -= held;
+			pthread_mutex_unlock(&pool->lock);
+			break;
+		}
+		pthread_mutex_unlock(&pool->lock);
+	}
+	if (f.back != 0)
+		vgpu_give_back(device, f.back);
+	if (f.excess != 0 && vgpu_reserve(device, f.excess) == CUDA_SUCCESS)
+		f.excess = 0;
+	else if (f.excess != 0)
+		vgpu_charge(device, f.excess);
+	return f;
 }
 
 bool vgpu_pool_reconcile(CUdevice device)
@@ -130,16 +174,28 @@ bool vgpu_pool_reconcile(CUdevice device)
 	pthread_mutex_lock(&pool->lock);
 	bool any = pool->charged != 0;
 	pthread_mutex_unlock(&pool->lock);
-	return any && fold(device, 0, false, false) > 0;
+	return any && fold(device, 0, false, false).back != 0;
 }
 
-static void trim(CUdevice device, size_t keep)
+/* Returns unused memory to the card, but not under a call that lives on a hole. */
+static CUresult trim(CUdevice device, size_t keep)
 {
-	CUmemoryPool handle = handle_of(device);
+	struct pool *pool = &pools[device];
+	pthread_mutex_lock(&pool->lock);
+	bool may = pool->holding == 0;
+	pool->trimming += may;
+	forget_holes(pool);
+	pthread_mutex_unlock(&pool->lock);
+	if (!may)
+		return CUDA_SUCCESS;
 	CUstreamCaptureMode before = vgpu_relax();
-	if (handle != NULL)
-		real_cuMemPoolTrimTo(handle, keep);
+	CUresult error = real_cuMemPoolTrimTo(handle_of(device), keep);
 	vgpu_unrelax(before);
+	pthread_mutex_lock(&pool->lock);
+	pool->trimming--;
+	forget_holes(pool);
+	pthread_mutex_unlock(&pool->lock);
+	return error;
 }
 
 /* ---- holes: blocks that the program freed on a stream and the driver will use again there -------------------------------- */
@@ -180,17 +236,30 @@ static void fill_holes(struct pool *pool, CUdeviceptr p, uint64_t bytes)
 	pthread_mutex_unlock(&pool->lock);
 }
 
-/* Takes a hole for a call that goes on without a step. Only a lone call may: another's block could land in the hole. */
-static bool hold_hole(struct pool *pool, uint64_t bytes, uint64_t stream)
+/* No synchronisation returns memory to the card. */
+static bool keeps_all(CUdevice device)
 {
-	bool found = false;
+	cuuint64_t threshold = 0, reserved = 0;
+	return read_reserved(device, &reserved) &&
+	       real_cuMemPoolGetAttribute(handle_of(device), CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold) == CUDA_SUCCESS &&
+	       threshold >= reserved;
+}
+
+/* Takes a hole for a call that goes on without a step. Only a lone call may: a block of one that is under way could land
+ * in the hole. Those that begin later reserve for both. */
+static bool hold_hole(CUdevice device, uint64_t bytes, uint64_t stream, uint64_t step)
+{
+	struct pool *pool = &pools[device];
+	bool found = false, keeps = keeps_all(device);
 	pthread_mutex_lock(&pool->lock);
-	for (unsigned i = 0; i < HOLES && !found && stream != 0 && pool->calls == 1; i++) {
+	bool may = stream != 0 && pool->calls == 1 && pool->trimming == 0 && (keeps || !pool->shared);
+	for (unsigned i = 0; i < HOLES && !found && may; i++) {
 		struct hole *h = &pool->hole[i];
 		found = h->p != 0 && h->ready && h->stream == stream && h->bytes >= bytes;
 		if (found) {
 			h->p = 0;
 			pool->holding++;
+			pool->hold_step = step;
 		}
 	}
 	pthread_mutex_unlock(&pool->lock);
@@ -249,28 +318,50 @@ static CUresult order_of(CUstream stream, bool per_thread, struct order *o)
 
 /* ---- allocation ------------------------------------------------------------------------------------------------------------- */
 
-static CUresult begin(CUdevice device, uint64_t bytes, uint64_t stream, uint64_t *step, bool *held)
+/* Notes a call and its thread; false if memory may have left the pool since some hole was noted. */
+static bool begin_call(struct pool *pool, uint64_t bytes, uint64_t *own, uint64_t *step)
 {
-	struct pool *pool = &pools[device];
+	bool holes = false;
 	pthread_mutex_lock(&pool->lock);
 	pool->calls++;
-	*step = vgpu_round_up(bytes, pool->step);
+	pool->shared = pool->shared || (pool->user != NULL && pool->user != &this_thread);
+	pool->user = &this_thread;
+	*own = vgpu_round_up(bytes, pool->step);
+	*step = *own + (pool->holding != 0 ? pool->hold_step : 0); /* our block may take the other's hole */
+	for (unsigned i = 0; i < HOLES; i++)
+		holes = holes || pool->hole[i].p != 0;
 	pthread_mutex_unlock(&pool->lock);
-	*held = false;
+	return !holes;
+}
+
+static CUresult reserve_step(CUdevice device, uint64_t bytes, uint64_t stream, uint64_t own, uint64_t *step, bool *held)
+{
 	if (vgpu_reserve_or_reclaim(device, *step) == CUDA_SUCCESS)
 		return CUDA_SUCCESS;
-	*held = hold_hole(pool, bytes, stream);
+	*held = hold_hole(device, bytes, stream, own);
 	if (*held) {
 		*step = 0;
 		return CUDA_SUCCESS;
 	}
-	trim(device, 0);
-	if (vgpu_pool_reconcile(device) && vgpu_reserve(device, *step) == CUDA_SUCCESS)
-		return CUDA_SUCCESS;
+	return trim(device, 0) == CUDA_SUCCESS && vgpu_pool_reconcile(device) ? vgpu_reserve(device, *step)
+	                                                                       : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static CUresult begin(CUdevice device, uint64_t bytes, uint64_t stream, uint64_t *step, bool *held)
+{
+	struct pool *pool = &pools[device];
+	uint64_t own;
+	*held = false;
+	if (!begin_call(pool, bytes, &own, step))
+		vgpu_pool_reconcile(device); /* a loss that this call makes up for would go unseen */
+	CUresult error = reserve_step(device, bytes, stream, own, step, held);
 	pthread_mutex_lock(&pool->lock);
-	pool->calls--;
+	if (error == CUDA_SUCCESS)
+		pool->steps += *step;
+	else
+		pool->calls--;
 	pthread_mutex_unlock(&pool->lock);
-	return CUDA_ERROR_OUT_OF_MEMORY;
+	return error;
 }
 
 /* The pool grew past its step, and that does not fit: the block goes back. */
@@ -322,12 +413,12 @@ static CUresult allocate(alloc_function *driver, CUdeviceptr *out, size_t bytes,
 	error = driver(&p, bytes, from, stream);
 	if (error == CUDA_SUCCESS)
 		fill_holes(&pools[o.device], p, bytes);
-	int64_t back = fold(o.device, step, true, held);
+	struct folded f = fold(o.device, step, true, held);
 	if (error != CUDA_SUCCESS)
 		return error;
 	struct vgpu_block b = { .p = p, .bytes = bytes, .device = o.device, .kind = VGPU_ASYNC };
-	if (back < 0)
-		return undo(&o, p, step + (uint64_t)-back);
+	if (f.excess != 0)
+		return undo(&o, p, step + f.excess);
 	if (vgpu_block_add(&b, 0) < 0)
 		return undo(&o, p, 0);
 	*out = p;
@@ -413,12 +504,14 @@ CUresult hook_cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream)
 
 CUresult hook_cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep)
 {
-	CUresult error = real_cuMemPoolTrimTo(pool, minBytesToKeep);
-	if (vgpu_mode() == VGPU_FREE || error != CUDA_SUCCESS)
-		return error;
-	for (CUdevice d = 0; d < VGPU_ORDINALS; d++)
+	CUdevice device = -1;
+	for (CUdevice d = 0; d < VGPU_ORDINALS && device < 0 && pool != NULL; d++)
 		if (__atomic_load_n(&pools[d].handle, __ATOMIC_RELAXED) == pool)
-			vgpu_pool_reconcile(d);
+			device = d;
+	if (vgpu_mode() == VGPU_FREE || device < 0)
+		return real_cuMemPoolTrimTo(pool, minBytesToKeep);
+	CUresult error = trim(device, minBytesToKeep);
+	vgpu_pool_reconcile(device);
 	return error;
 }
 
