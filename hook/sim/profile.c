@@ -40,7 +40,7 @@ static uint64_t mix(uint64_t x)
 void sim_profile_identity(struct sim_machine *m, uint32_t index)
 {
 	struct sim_device_model *model = &m->model[index];
-	uint64_t high = mix(m->seed + index), low = mix(high);
+	uint64_t high = mix(mix(m->seed) + index), low = mix(high);
 
 	high = (high & ~UINT64_C(0xf000)) | UINT64_C(0x4000); /* version 4, as random UUIDs say it */
 	low = (low & ~(UINT64_C(3) << 62)) | (UINT64_C(2) << 62);
@@ -50,7 +50,7 @@ void sim_profile_identity(struct sim_machine *m, uint32_t index)
 	/* An instance is part of its card, and the serial number is the board's. */
 	uint32_t board = model->mig == SIM_MIG_INSTANCE ? (uint32_t)model->parent : index;
 	snprintf(model->serial, sizeof(model->serial), "1%012llu",
-		 (unsigned long long)(mix(~m->seed + board) % UINT64_C(1000000000000)));
+		 (unsigned long long)(mix(mix(~m->seed) + board) % UINT64_C(1000000000000)));
 }
 
 static void log_unknown(const char *name)

@@ -30,6 +30,8 @@ MIG_INSTANCE = 2
 _PCI = re.compile(r"^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$", re.IGNORECASE)
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")
 
+__all__ = ["Cost", "Device", "Link", "MigProfile", "Profile", "ProfileError", "find", "load", "load_all", "parse"]
+
 Table = dict[str, object]
 Members = dict[str, int | str]
 _Card = tuple[Members, list[tuple[int, int]]]  # members, and the places of its MIG instances
@@ -231,14 +233,14 @@ def _place_instances(reader: _Reader, wanted: tuple[str, ...], known: tuple[MigP
 
 
 def _instance(card: Members, parent: int, order: int, place: tuple[int, int], mig: MigProfile) -> Device:
-    """The entry of a MIG instance: its card's members with the instance's own memory and SMs."""
+    """Return the entry of a MIG instance: its card's members with the instance's own memory and SMs."""
     share = {"memory": mig.memory, "sms": mig.sms, "reserved": 0, "mig": MIG_INSTANCE, "parent": parent}
     ids = {"gpu_instance": order + 1, "compute_instance": 0, "mig_profile": place[0], "mig_start": place[1]}
     return Device({**card, **share, **ids, "part": mig.name, "name": f"{card['name']} MIG {mig.name}"})
 
 
 def _check_model(reader: _Reader, model: Members) -> None:
-    """What holds between members; the driver refuses a machine where it does not."""
+    """Check what holds between members; the driver refuses a machine where it does not."""
     for key in ("granule", "pitch"):
         if int(model[key]) & (int(model[key]) - 1):
             raise reader.fail(key, model[key], "a power of two")
@@ -251,7 +253,7 @@ def _check_model(reader: _Reader, model: Members) -> None:
 
 
 def _read_group(reader: _Reader, first: int, mig: tuple[MigProfile, ...]) -> list[_Card]:
-    """The cards of one [[device]] table, each with the places of its MIG instances."""
+    """Read the cards of one [[device]] table, each with the places of its MIG instances."""
     count = reader.integer("count", 1, 1, MAX_DEVICES)
     pci = reader.strings("pci")
     if pci and len(pci) != count:
@@ -339,7 +341,8 @@ def parse(text: str, source: str) -> Profile:
     aliases = root.strings("aliases")
     for word in (name, *aliases):
         if not _NAME.match(word):
-            raise root.fail("name" if word == name else "aliases", word, "letters, digits, '.', '_' and '-', at most 63")
+            key = "name" if word == name else "aliases"
+            raise root.fail(key, word, "letters, digits, '.', '_' and '-', at most 63")
     mig = _read_mig_profiles(root)
     devices, cards = _read_devices(root, mig)
     switches = root.strings("switches")
@@ -378,7 +381,7 @@ def directory() -> Path:
 
 
 def load_all(folder: Path | None = None) -> tuple[Profile, ...]:
-    """All profiles of a folder (default: the shipped ones), by file name. Raises ProfileError, also for a name used twice."""
+    """Load all profiles of a folder (default: the shipped ones). Raises ProfileError, also for a name used twice."""
     found = tuple(load(path) for path in sorted((folder or directory()).glob("*.toml")))
     owners: dict[str, str] = {}
     for profile in found:
@@ -389,7 +392,7 @@ def load_all(folder: Path | None = None) -> tuple[Profile, ...]:
 
 
 def find(name: str) -> Profile:
-    """The shipped profile with this name or alias (case does not matter), or the one in a TOML file of this path.
+    """Return the shipped profile of this name or alias (case does not matter), or the one in a TOML file of this path.
 
     Raises ProfileError listing the known names.
     """

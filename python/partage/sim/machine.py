@@ -1,0 +1,254 @@
+"""The machine file: where it is, making one, and what stands in it now.
+
+The file is a sparse `struct sim_machine` (hook/sim/machine.h) that every simulated driver maps. Python never maps what
+others may truncate: it reads with pread into memory of its own and writes single fields with pwrite, which the page
+cache shows to everybody at once, so a foreign or cut file is an error and never a SIGBUS. Used by `partage sim`,
+`partage run --sim` and tests. What can go wrong: no machine, a file that is none, one of another layout
+(NotFoundError, DeviceError), and replacing one that programs use (UsageError).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import mmap
+import os
+import struct
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from partage._abi import ffi, lib
+from partage.model import DeviceError, NotFoundError, UsageError, names
+from partage.sim.fields import MODEL_FIELDS, PLACE_FIELDS
+from partage.sim.identity import serial_of, uuid_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from partage.sim.profiles import Profile
+
+SIZE: Final[int] = ffi.sizeof("struct sim_machine")
+_HEAD: Final = struct.Struct("<QII")  # magic, layout, size
+_FLOCK: Final = "hhqqi4x"  # struct flock of 64-bit Linux
+
+
+def machine_path() -> Path:
+    """Return where the machine's file is or would be; the same rule as the simulated driver's own."""
+    given, runtime = os.environ.get(names.ENV_SIM_DIR), os.environ.get("XDG_RUNTIME_DIR", "")
+    if given:
+        return Path(given, names.MACHINE_FILE)
+    if runtime.startswith("/"):
+        return Path(runtime, names.SIM_DIRECTORY, names.MACHINE_FILE)
+    return Path(f"/tmp/{names.SIM_DIRECTORY}-{os.geteuid()}", names.MACHINE_FILE)  # noqa: S108 -- the driver checks it
+
+
+# ---- locks: the driver's own OFD lock bytes --------------------------------------------------------------------------
+
+
+def _lock_request(kind: int, byte: int, length: int) -> bytes:
+    return struct.pack(_FLOCK, kind, os.SEEK_SET, byte, length, 0)
+
+
+@contextlib.contextmanager
+def locked(fd: int, byte: int) -> Iterator[None]:
+    """Hold one of the machine's lock bytes; the kernel drops it should this process die."""
+    fcntl.fcntl(fd, fcntl.F_OFD_SETLKW, _lock_request(fcntl.F_WRLCK, byte, 1))
+    try:
+        yield
+    finally:
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _lock_request(fcntl.F_UNLCK, byte, 1))
+
+
+def _held(fd: int, byte: int, length: int = 1) -> bool:
+    answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _lock_request(fcntl.F_WRLCK, byte, length))
+    return bool(struct.unpack(_FLOCK, answer)[0] != fcntl.F_UNLCK)
+
+
+# ---- making one ------------------------------------------------------------------------------------------------------
+
+
+def _set(target: Any, name: str, value: int | str) -> None:
+    setattr(target, name, value.encode() if isinstance(value, str) else value)
+
+
+def _fill_device(machine: Any, index: int, profile: Profile, seed: int) -> None:
+    model, members = machine.model[index], profile.devices[index].members
+    for name in (*(field.name for field in MODEL_FIELDS), *PLACE_FIELDS):
+        _set(model, name, members[name])
+    instance = members["mig"] == lib.SIM_MIG_INSTANCE
+    _set(model, "uuid", uuid_of(seed, index, "MIG" if instance else "GPU"))
+    _set(model, "serial", serial_of(seed, int(members["parent"]) if instance else index))
+    model.ncosts = len(profile.costs)
+    for at, cost in enumerate(profile.costs):
+        for name in ("pattern", "fixed_ns", "wave_ns", "duration_arg", "collective"):
+            _set(model.cost[at], name, getattr(cost, name))
+    for other, link in enumerate(profile.links[index]):
+        machine.link[index][other].kind, machine.link[index][other].lanes = link.kind, link.lanes
+
+
+def render(profile: Profile, seed: int | None = None) -> Any:
+    """Return a `struct sim_machine` described by a profile, without its magic; `seed` decides UUIDs and serials."""
+    machine = ffi.new("struct sim_machine *")
+    machine.layout, machine.size = lib.SIM_MACHINE_LAYOUT, SIZE
+    machine.ndev, machine.cuda_version = len(profile.devices), profile.cuda_version
+    machine.seed = profile.seed if seed is None else seed
+    for name, text in (("profile", profile.name), ("driver", profile.driver)):
+        _set(machine, name, text)
+    for index in range(machine.ndev):
+        _fill_device(machine, index, profile, machine.seed)
+    machine.nmig_profiles, machine.nswitches = len(profile.mig_profiles), len(profile.switches)
+    for at, mig in enumerate(profile.mig_profiles):
+        entry = machine.mig_profile[at]
+        for name in ("name", "memory", "id", "kind", "slices", "memory_slices", "sms", "copy_engines"):
+            _set(entry, name, getattr(mig, name))
+        entry.nstarts = len(mig.starts)
+        entry.start[0 : len(mig.starts)] = list(mig.starts)
+    for at, address in enumerate(profile.switches):
+        machine.switch_pci[at] = address.encode()
+    return machine
+
+
+def _write_sparse(fd: int, machine: Any) -> None:
+    """Write all but the empty pages, and the magic last, as the driver itself does."""
+    data = ffi.buffer(machine)
+    os.ftruncate(fd, 0)
+    os.ftruncate(fd, SIZE)
+    for at in range(0, SIZE, mmap.PAGESIZE):
+        page = data[at : at + mmap.PAGESIZE]
+        if page.strip(b"\0"):
+            os.pwrite(fd, page, at)
+    os.pwrite(fd, struct.pack("<Q", lib.SIM_MACHINE_MAGIC), 0)
+
+
+def _refuse_if_used(fd: int, path: Path, *, replace: bool) -> bool:
+    """Say whether the file holds a machine; raises UsageError if it must not be replaced. Under SIM_LOCK_SETUP."""
+    if os.fstat(fd).st_size == 0:
+        return False
+    if _held(fd, lib.SIM_LOCK_CLIENT, lib.SIM_CLIENTS):
+        step = "end its programs, or set PARTAGE_SIM_DIR to another directory"
+        raise UsageError(f"simulated machine {path}", "programs use it", "only an unused machine can be replaced", step)
+    if not replace:
+        raise UsageError(f"simulated machine {path}", "exists", "a machine keeps its profile", "replace it (--replace)")
+    return True
+
+
+def create(profile: Profile, path: Path | None = None, *, seed: int | None = None, replace: bool = False) -> Path:
+    """Make the machine file (default: where the driver looks) from a profile; returns its path.
+
+    `seed` gives the devices UUIDs of their own (two nodes of one profile). Raises UsageError where a machine exists and
+    `replace` is not set, or where programs use it.
+    """
+    path = path or machine_path()
+    machine = render(profile, seed)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        with locked(fd, lib.SIM_LOCK_SETUP):
+            if not _refuse_if_used(fd, path, replace=replace):
+                _write_sparse(fd, machine)
+                return path
+            # A new file under the old name: whoever still maps the old one keeps it whole.
+            new, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+            try:
+                _write_sparse(new, machine)
+                Path(name).replace(path)
+            finally:
+                os.close(new)
+                Path(name).unlink(missing_ok=True)
+    finally:
+        os.close(fd)
+    return path
+
+
+# ---- an existing one -------------------------------------------------------------------------------------------------
+
+
+class Machine:
+    """An open machine file: reads of whole structures, writes of single fields, the futex of events."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        """Open the machine at `path` (default: where the driver looks). Raises NotFoundError or DeviceError."""
+        self.path = path or machine_path()
+        subject = f"simulated machine {self.path}"
+        try:
+            self.fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except FileNotFoundError as error:
+            step = "run `partage sim create PROFILE`, or any program on the simulated driver"
+            raise NotFoundError(subject, "does not exist", "a machine is made before it is used", step) from error
+        except OSError as error:
+            raise DeviceError(subject, error.strerror, "a file of your own", "set PARTAGE_SIM_DIR") from error
+        try:
+            self._check(subject)
+        except BaseException:
+            os.close(self.fd)
+            raise
+
+    def _check(self, subject: str) -> None:
+        head = os.pread(self.fd, _HEAD.size, 0)
+        found = _HEAD.unpack(head) if len(head) == _HEAD.size else (0, 0, 0)
+        wanted = (lib.SIM_MACHINE_MAGIC, lib.SIM_MACHINE_LAYOUT, SIZE)
+        if found != wanted or os.fstat(self.fd).st_size != SIZE:
+            value = f"magic {found[0]:#x}, layout {found[1]}, {found[2]} bytes"
+            limit = f"magic {wanted[0]:#x}, layout {wanted[1]}, {SIZE} bytes"
+            raise DeviceError(subject, value, limit, "remove it when no program uses it")
+        if self.read("uint32_t", "ndev") > lib.SIM_DEVICES:
+            raise DeviceError(subject, "impossible number of devices", f"at most {lib.SIM_DEVICES}", "remove it")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let the file go."""
+        os.close(self.fd)
+
+    def offset(self, *path: str | int) -> int:
+        """Return the byte offset of a field: `offset("device", 3, "lost")`."""
+        return int(ffi.offsetof("struct sim_machine", *path))
+
+    def read(self, ctype: str, *path: str | int) -> Any:
+        """Copy one field: a number for integer types, else a structure that owns its memory."""
+        size = ffi.sizeof(ctype)
+        data = os.pread(self.fd, size, self.offset(*path))
+        if len(data) != size:
+            raise DeviceError(f"simulated machine {self.path}", "was cut while open", f"{SIZE} bytes", "remove it")
+        copy = ffi.new(ffi.getctype(ctype, "*"))
+        ffi.buffer(copy)[:] = data
+        return copy[0] if ffi.typeof(ctype).kind == "primitive" else copy
+
+    def write_bytes(self, data: bytes, *path: str | int) -> None:
+        """Store a whole structure; not at once for others, so its guard word goes last."""
+        os.pwrite(self.fd, data, self.offset(*path))
+
+    def write(self, ctype: str, value: int, *path: str | int) -> None:
+        """Store one integer field; whoever maps the file sees it at once."""
+        cell = ffi.new(f"{ctype} *", value)
+        os.pwrite(self.fd, bytes(ffi.buffer(cell)), self.offset(*path))
+
+    @property
+    def ndev(self) -> int:
+        """How many devices the machine has, MIG instances included."""
+        return int(self.read("uint32_t", "ndev"))
+
+    def check_device(self, device: int) -> int:
+        """Return the index itself, if it is one. Raises UsageError."""
+        if not 0 <= device < self.ndev:
+            limit = f"0 to {self.ndev - 1}"
+            raise UsageError(f"device {device}", "not in this machine", limit, "see `partage sim show`")
+        return device
+
+    def alive(self, slot: int) -> bool:
+        """Say whether a process holds this client slot."""
+        return _held(self.fd, lib.SIM_LOCK_CLIENT + slot)
+
+    def wake(self, *path: str | int) -> None:
+        """Wake all sleepers on a futex word. The kernel looks at the page, so a cut file is an error, not a signal."""
+        at = self.offset(*path)
+        page = at - at % mmap.ALLOCATIONGRANULARITY
+        with mmap.mmap(self.fd, min(mmap.PAGESIZE, SIZE - page), offset=page) as window:
+            word = ffi.from_buffer(window)
+            lib.ptg_futex_wake(word + (at - page))
+            ffi.release(word)
