@@ -67,6 +67,13 @@ struct sim_context {
 	struct sim_memory_space *memory; /* memory.c: packing of small blocks */
 	int error;          /* sticky CUresult that all further work gets; atomic; 0 = none */
 	struct sim_module *modules; /* module.c: list of the modules loaded into it */
+	/* context.c's own */
+	unsigned attached;  /* cuCtxAttach; created contexts only */
+	unsigned api_version;
+	unsigned peers;     /* bit per physical device whose memory it may reach */
+	uint64_t limit[CU_LIMIT_PERSISTING_L2_CACHE_SIZE + 1];
+	CUfunc_cache cache_config;
+	CUsharedconfig shared_config;
 };
 
 struct sim_context *sim_current(void); /* NULL: no current context (CUDA_ERROR_INVALID_CONTEXT) */
@@ -116,6 +123,8 @@ uint64_t sim_copy_ns(int device, size_t bytes);
 /* Is [p, p+n) inside live device memory (plain, managed, pool, mapped VMM)? Host pointers to it are the same address: the
  * arena is mapped read-write in this process, so device memory can be touched with memcpy. */
 bool sim_is_device(CUdeviceptr p, size_t n);
+/* The same, or in pinned host memory (allocated or registered): what a device could reach. */
+bool sim_is_mapped(CUdeviceptr p, size_t n);
 /* A program has waited for the device: pools give back what is beyond their release threshold. Called by whatever
  * synchronises a stream, event or context, after it has waited and without locks. */
 void sim_pools_synchronized(int device);

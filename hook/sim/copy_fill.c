@@ -1,0 +1,204 @@
+/* copy_fill.c: cuMemsetD8, D16 and D32, for a run of elements and for rows of them, at once and in a stream.
+ *
+ * Called by programs. Fills run in stream order like copies. A large fill with zero drops the pages instead of writing
+ * them: programs clear gigabytes, and zeroes need no memory. What can go wrong: a range outside its allocation, a
+ * pointer that is not aligned to the element (CUDA_ERROR_INVALID_VALUE).
+ */
+#include <string.h>
+#include <sys/mman.h>
+
+#include "blocks.h"
+#include "copy.h"
+#include "sim_impl.h"
+
+#define PAGE UINT64_C(4096)
+#define DROP_FROM UINT64_C(65536)
+
+struct fill {
+	uint64_t dst;
+	size_t pitch, width, height; /* width in elements */
+	unsigned value, element;     /* element: 1, 2 or 4 bytes */
+	int drop;                    /* MADV_* that makes whole pages zero, 0: none */
+};
+
+static void fill_row(char *p, unsigned value, unsigned element, size_t n)
+{
+	if (element == 1) {
+		memset(p, (int)value, n);
+		return;
+	}
+	for (size_t i = 0; i < n; i++)
+		memcpy(p + i * element, &value, element);
+}
+
+static void clear(uint64_t start, uint64_t n, int drop)
+{
+	uint64_t first = sim_round_up(start, PAGE), end = (start + n) / PAGE * PAGE;
+
+	if (n < DROP_FROM || madvise((void *)(uintptr_t)first, end - first, drop) < 0) {
+		memset((void *)(uintptr_t)start, 0, n);
+		return;
+	}
+	memset((void *)(uintptr_t)start, 0, first - start);
+	memset((void *)(uintptr_t)end, 0, start + n - end);
+}
+
+static void run_fill(void *arg)
+{
+	struct fill fill;
+
+	memcpy(&fill, arg, sizeof fill);
+	for (size_t y = 0; y < fill.height; y++) {
+		uint64_t row = fill.dst + y * fill.pitch;
+		if (fill.value == 0 && fill.drop)
+			clear(row, (uint64_t)fill.width * fill.element, fill.drop);
+		else
+			fill_row((char *)(uintptr_t)row, fill.value, fill.element, fill.width);
+	}
+}
+
+/* How pages of this memory become zero without being written. */
+static int drop_advice(uint64_t p)
+{
+	int advice = 0;
+
+	pthread_mutex_lock(&sim_memory_mutex);
+	struct sim_block *block = sim_block_at(p);
+	if (block && block->kind == SIM_BLOCK_MAPPED)
+		advice = MADV_REMOVE;
+	else if (block && block->kind != SIM_BLOCK_REGISTERED)
+		advice = MADV_DONTNEED;
+	pthread_mutex_unlock(&sim_memory_mutex);
+	return advice;
+}
+
+static CUresult check(struct sim_context *context, struct fill *fill, size_t *bytes, struct sim_place *place)
+{
+	size_t row, rest;
+
+	if (fill->dst % fill->element || (fill->height > 1 && fill->pitch % fill->element))
+		return CUDA_ERROR_INVALID_VALUE;
+	if (__builtin_mul_overflow(fill->width, (size_t)fill->element, &row) ||
+	    (fill->height > 1 && fill->pitch < row) ||
+	    __builtin_mul_overflow(fill->height - 1, fill->pitch, &rest) || __builtin_add_overflow(rest, row, bytes))
+		return CUDA_ERROR_INVALID_VALUE;
+	return sim_place_of(context, SIM_SIDE_DEVICE, fill->dst, *bytes, true, place);
+}
+
+static CUresult fill(struct fill what, CUstream handle, bool synchronous)
+{
+	struct sim_work work = {.run = run_fill, .arg_size = sizeof what};
+	struct sim_context *context;
+	struct sim_place place;
+	size_t bytes;
+	CUresult result = sim_require(&context);
+
+	if (result != CUDA_SUCCESS || !what.width || !what.height)
+		return result;
+	result = check(context, &what, &bytes, &place);
+	if (result != CUDA_SUCCESS)
+		return result;
+	struct sim_stream *stream = sim_stream_of(handle, &result);
+	if (!stream)
+		return result;
+	what.drop = what.value ? 0 : drop_advice(what.dst);
+	work.device_ns = sim_copy_ns(context->device, what.width * what.element * what.height);
+	memcpy(work.arg, &what, sizeof what);
+	/* As documented: waits for host memory only. */
+	if (synchronous && (!place.device || place.sync_memops))
+		return sim_enqueue_wait(stream, &work);
+	return sim_enqueue(stream, &work);
+}
+
+CUresult sim_cuMemsetD8_v2(CUdeviceptr dst, unsigned char value, size_t n)
+{
+	return fill((struct fill){.dst = dst, .width = n, .height = 1, .value = value, .element = 1}, NULL, true);
+}
+
+CUresult sim_cuMemsetD2D8_v2(CUdeviceptr dst, size_t pitch, unsigned char value, size_t width, size_t height)
+{
+	return fill((struct fill){dst, pitch, width, height, value, 1, 0}, NULL, true);
+}
+
+CUresult sim_cuMemsetD8(CUdeviceptr_v1 dst, unsigned char value, unsigned int n)
+{
+	return fill((struct fill){.dst = dst, .width = n, .height = 1, .value = value, .element = 1}, NULL, true);
+}
+
+CUresult sim_cuMemsetD2D8(CUdeviceptr_v1 dst, unsigned int pitch, unsigned char value, unsigned int width, unsigned int height)
+{
+	return fill((struct fill){dst, pitch, width, height, value, 1, 0}, NULL, true);
+}
+
+CUresult sim_cuMemsetD8Async(CUdeviceptr dst, unsigned char value, size_t n, CUstream stream)
+{
+	return fill((struct fill){.dst = dst, .width = n, .height = 1, .value = value, .element = 1}, stream, false);
+}
+
+CUresult sim_cuMemsetD2D8Async(CUdeviceptr dst, size_t pitch, unsigned char value, size_t width, size_t height,
+				CUstream stream)
+{
+	return fill((struct fill){dst, pitch, width, height, value, 1, 0}, stream, false);
+}
+
+CUresult sim_cuMemsetD16_v2(CUdeviceptr dst, unsigned short value, size_t n)
+{
+	return fill((struct fill){.dst = dst, .width = n, .height = 1, .value = value, .element = 2}, NULL, true);
+}
+
+CUresult sim_cuMemsetD2D16_v2(CUdeviceptr dst, size_t pitch, unsigned short value, size_t width, size_t height)
+{
+	return fill((struct fill){dst, pitch, width, height, value, 2, 0}, NULL, true);
+}
+
+CUresult sim_cuMemsetD16(CUdeviceptr_v1 dst, unsigned short value, unsigned int n)
+{
+	return fill((struct fill){.dst = dst, .width = n, .height = 1, .value = value, .element = 2}, NULL, true);
+}
+
+CUresult sim_cuMemsetD2D16(CUdeviceptr_v1 dst, unsigned int pitch, unsigned short value, unsigned int width, unsigned int height)
+{
+	return fill((struct fill){dst, pitch, width, height, value, 2, 0}, NULL, true);
+}
+
+CUresult sim_cuMemsetD16Async(CUdeviceptr dst, unsigned short value, size_t n, CUstream stream)
+{
+	return fill((struct fill){.dst = dst, .width = n, .height = 1, .value = value, .element = 2}, stream, false);
+}
+
+CUresult sim_cuMemsetD2D16Async(CUdeviceptr dst, size_t pitch, unsigned short value, size_t width, size_t height,
+				CUstream stream)
+{
+	return fill((struct fill){dst, pitch, width, height, value, 2, 0}, stream, false);
+}
+
+CUresult sim_cuMemsetD32_v2(CUdeviceptr dst, unsigned int value, size_t n)
+{
+	return fill((struct fill){.dst = dst, .width = n, .height = 1, .value = value, .element = 4}, NULL, true);
+}
+
+CUresult sim_cuMemsetD2D32_v2(CUdeviceptr dst, size_t pitch, unsigned int value, size_t width, size_t height)
+{
+	return fill((struct fill){dst, pitch, width, height, value, 4, 0}, NULL, true);
+}
+
+CUresult sim_cuMemsetD32(CUdeviceptr_v1 dst, unsigned int value, unsigned int n)
+{
+	return fill((struct fill){.dst = dst, .width = n, .height = 1, .value = value, .element = 4}, NULL, true);
+}
+
+CUresult sim_cuMemsetD2D32(CUdeviceptr_v1 dst, unsigned int pitch, unsigned int value, unsigned int width, unsigned int height)
+{
+	return fill((struct fill){dst, pitch, width, height, value, 4, 0}, NULL, true);
+}
+
+CUresult sim_cuMemsetD32Async(CUdeviceptr dst, unsigned int value, size_t n, CUstream stream)
+{
+	return fill((struct fill){.dst = dst, .width = n, .height = 1, .value = value, .element = 4}, stream, false);
+}
+
+CUresult sim_cuMemsetD2D32Async(CUdeviceptr dst, size_t pitch, unsigned int value, size_t width, size_t height,
+				CUstream stream)
+{
+	return fill((struct fill){dst, pitch, width, height, value, 4, 0}, stream, false);
+}

@@ -1,0 +1,145 @@
+/* memory_arena.c: where device memory and pinned host memory lie in this process.
+ *
+ * Called by memory.c, pool.c and memory_host.c under the memory mutex. Each device has one arena, mapped read-write once
+ * and without reserve: nothing is mapped per block, so the kernel's limit on mappings does not matter, and memory that
+ * nobody wrote costs nothing. Granules that come back are dropped with MADV_DONTNEED: the process's size returns, and
+ * the next owner reads zeroes. Every granule that is out is counted in the machine file. What can go wrong: the card is
+ * full (CUDA_ERROR_OUT_OF_MEMORY), or the address space is (ulimit -v): smaller arenas are tried, then the same error.
+ */
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "blocks.h"
+
+#define ARENA_BYTES (UINT64_C(1) << 40)
+#define LOW_BYTES   (UINT64_C(256) << 20) /* for the 32-bit entry points of CUDA 2 */
+#define LOW_FIRST   (UINT64_C(256) << 20)
+#define LOW_END     (UINT64_C(1) << 32)
+#define HOST_BYTES  (UINT64_C(256) << 30)
+
+#ifndef MAP_FIXED_NOREPLACE
+#define MAP_FIXED_NOREPLACE 0x100000
+#endif
+
+pthread_mutex_t sim_memory_mutex = PTHREAD_MUTEX_INITIALIZER;
+
+struct arena {
+	uint64_t base, size;
+	struct sim_space space;
+	uint32_t *tenants; /* small blocks by granule */
+};
+
+static struct arena arenas[SIM_DEVICES], low_arenas[SIM_DEVICES], host_arena;
+
+static void *map_room(uint64_t at, uint64_t size)
+{
+	int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | (at ? MAP_FIXED_NOREPLACE : 0);
+	void *p = mmap((void *)(uintptr_t)at, size, PROT_READ | PROT_WRITE, flags, -1, 0);
+
+	if (p != MAP_FAILED && at && p != (void *)(uintptr_t)at) { /* a kernel without NOREPLACE took it as a hint */
+		munmap(p, size);
+		return MAP_FAILED;
+	}
+	return p;
+}
+
+static bool open_arena(struct arena *arena, void *p, uint64_t size, uint64_t align)
+{
+	uint64_t base = sim_round_up((uint64_t)(uintptr_t)p, align);
+	uint64_t usable = (size - (base - (uint64_t)(uintptr_t)p)) / align * align;
+
+	if (!sim_space_give(&arena->space, base, usable)) {
+		munmap(p, size);
+		return false;
+	}
+	arena->base = base;
+	arena->size = usable;
+	return true;
+}
+
+static bool map_arena(struct arena *arena, uint64_t wish, uint64_t align)
+{
+	for (uint64_t size = wish; size >= 64 * align; size /= 2) {
+		void *p = map_room(0, size);
+		if (p != MAP_FAILED)
+			return open_arena(arena, p, size, align);
+	}
+	sim_log("no address space for device memory; is it limited (ulimit -v)?");
+	return false;
+}
+
+static bool map_device_arena(struct arena *arena, uint64_t granule)
+{
+	if (!map_arena(arena, ARENA_BYTES, granule))
+		return false;
+	/* A forked child has no driver; it must not copy what its parent then writes. */
+	madvise((void *)(uintptr_t)arena->base, arena->size, MADV_DONTFORK);
+	void *p = map_room(0, arena->size / granule * sizeof *arena->tenants);
+	arena->tenants = p == MAP_FAILED ? NULL : p;
+	return true;
+}
+
+static bool map_low_arena(struct arena *arena, uint64_t granule)
+{
+	for (uint64_t at = LOW_FIRST; at + LOW_BYTES <= LOW_END; at += LOW_BYTES) {
+		void *p = map_room(at, LOW_BYTES);
+		if (p == MAP_FAILED)
+			continue;
+		madvise(p, LOW_BYTES, MADV_DONTFORK);
+		return open_arena(arena, p, LOW_BYTES, granule);
+	}
+	return false;
+}
+
+static struct arena *device_arena(int device, bool low)
+{
+	struct arena *arena = low ? &low_arenas[device] : &arenas[device];
+	uint64_t granule = sim_machine->model[device].granule;
+
+	if (!arena->size && !(low ? map_low_arena(arena, granule) : map_device_arena(arena, granule)))
+		return NULL;
+	return arena;
+}
+
+CUresult sim_granules_take(int device, uint64_t bytes, bool low, bool overhead, uint64_t *start)
+{
+	if (bytes > sim_machine->model[device].memory)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	struct arena *arena = device_arena(device, low);
+	if (!arena || sim_account(device, (int64_t)bytes, overhead) < 0)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	if (!sim_space_take(&arena->space, bytes, start)) {
+		sim_account(device, -(int64_t)bytes, overhead);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	return CUDA_SUCCESS;
+}
+
+void sim_granules_give(int device, uint64_t start, uint64_t bytes, bool overhead)
+{
+	struct arena *arena = start < LOW_END ? &low_arenas[device] : &arenas[device];
+
+	madvise((void *)(uintptr_t)start, bytes, MADV_DONTNEED);
+	sim_space_give(&arena->space, start, bytes);
+	sim_account(device, -(int64_t)bytes, overhead);
+}
+
+uint32_t *sim_granule_tenants(int device, uint64_t address)
+{
+	struct arena *arena = &arenas[device];
+
+	return arena->tenants ? &arena->tenants[(address - arena->base) / sim_machine->model[device].granule] : NULL;
+}
+
+bool sim_host_take(uint64_t bytes, uint64_t *start)
+{
+	if (!host_arena.size && !map_arena(&host_arena, HOST_BYTES, 4096))
+		return false;
+	return sim_space_take(&host_arena.space, bytes, start);
+}
+
+void sim_host_give(uint64_t start, uint64_t bytes)
+{
+	madvise((void *)(uintptr_t)start, bytes, MADV_DONTNEED);
+	sim_space_give(&host_arena.space, start, bytes);
+}

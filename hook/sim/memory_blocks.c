@@ -1,0 +1,122 @@
+/* memory_blocks.c: the tree of live blocks: which block is at this address, and may it be touched.
+ *
+ * Called by every entry point that takes a device or pinned pointer, under the memory mutex (sim_is_device takes it
+ * itself). Blocks never overlap. What can go wrong: no memory for a block's own structure; the caller is told.
+ */
+#include <stdlib.h>
+
+#include "blocks.h"
+
+static struct sim_range *live;
+static uint64_t last_id;
+
+struct sim_block *sim_block_at(uint64_t address)
+{
+	struct sim_range *range = sim_range_floor(live, address);
+
+	return range && address - range->start < range->size ? (struct sim_block *)range : NULL;
+}
+
+struct sim_block *sim_block_from(uint64_t start)
+{
+	struct sim_range *range = sim_range_floor(live, start);
+
+	return range && range->start == start ? (struct sim_block *)range : NULL;
+}
+
+struct sim_block *sim_block_within(uint64_t start, uint64_t size)
+{
+	struct sim_block *block = sim_block_from(start);
+
+	if (!block)
+		block = (struct sim_block *)sim_range_above(live, start);
+	return block && block->range.start - start < size ? block : NULL;
+}
+
+bool sim_block_overlaps(uint64_t start, uint64_t size)
+{
+	return sim_block_at(start) || sim_block_within(start, size);
+}
+
+struct sim_block *sim_block_add(enum sim_block_kind kind, int device, struct sim_context *context, uint64_t start,
+				uint64_t size)
+{
+	struct sim_block *block = calloc(1, sizeof *block);
+
+	if (!block)
+		return NULL;
+	block->range.start = start;
+	block->range.size = size;
+	block->padded = size;
+	block->kind = kind;
+	block->device = device;
+	block->context = context;
+	block->id = ++last_id;
+	block->preferred = block->prefetched = CU_DEVICE_INVALID;
+	sim_range_insert(&live, &block->range);
+	if (context) {
+		block->next = context->memory->blocks;
+		if (block->next)
+			block->next->previous = block;
+		context->memory->blocks = block;
+	}
+	return block;
+}
+
+void sim_block_remove(struct sim_block *block)
+{
+	sim_range_remove(&live, &block->range);
+	if (!block->context)
+		return;
+	if (block->previous)
+		block->previous->next = block->next;
+	else
+		block->context->memory->blocks = block->next;
+	if (block->next)
+		block->next->previous = block->previous;
+}
+
+bool sim_block_is_host(const struct sim_block *block)
+{
+	return block->kind == SIM_BLOCK_HOST || block->kind == SIM_BLOCK_REGISTERED;
+}
+
+bool sim_block_is_device(const struct sim_block *block)
+{
+	return !sim_block_is_host(block);
+}
+
+static bool may_touch(const struct sim_block *block, int device, bool write)
+{
+	unsigned need = write ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_READ;
+
+	return block->kind != SIM_BLOCK_MAPPED || (block->access[device] & need) == need;
+}
+
+bool sim_blocks_cover(uint64_t p, uint64_t n, int device, bool write)
+{
+	struct sim_block *block = sim_block_at(p);
+
+	while (block && may_touch(block, device, write)) {
+		uint64_t rest = block->range.size - (p - block->range.start);
+		if (n <= rest)
+			return true;
+		if (block->kind != SIM_BLOCK_MAPPED)
+			return false;
+		p += rest;
+		n -= rest;
+		block = sim_block_from(p);
+		if (block && block->kind != SIM_BLOCK_MAPPED)
+			return false;
+	}
+	return false;
+}
+
+bool sim_is_device(CUdeviceptr p, size_t n)
+{
+	pthread_mutex_lock(&sim_memory_mutex);
+	struct sim_block *block = sim_block_at(p);
+	bool is = block && sim_block_is_device(block) && sim_blocks_cover(p, n, block->device, false);
+	pthread_mutex_unlock(&sim_memory_mutex);
+	return is;
+}
