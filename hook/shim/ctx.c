@@ -23,6 +23,7 @@ struct primary {
 	CUcontext handle;
 	uint64_t charged;    /* the estimate, 0 = none */
 	bool estimated;      /* an estimate is in force (it may be 0 bytes) */
+	bool settled;        /* and has been compared with the card */
 	uint32_t references; /* by this process */
 	uint32_t retaining;  /* calls under way */
 };
@@ -30,6 +31,18 @@ struct primary {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* process-private, never held across a driver call */
 static struct context *contexts;
 static struct primary primaries[VGPU_ORDINALS];
+
+/* Bytes of the card in use by everybody: no context takes more, so a guess may be cut to it. */
+static uint64_t card_used(CUcontext context)
+{
+	size_t card_free = 0, card_total = 0;
+	CUcontext old;
+	if (real_cuCtxPushCurrent_v2(context) != CUDA_SUCCESS)
+		return UINT64_MAX;
+	CUresult error = real_cuMemGetInfo_v2(&card_free, &card_total);
+	real_cuCtxPopCurrent_v2(&old);
+	return error == CUDA_SUCCESS && card_free <= card_total ? card_total - card_free : UINT64_MAX;
+}
 
 /* The context and all that lay in it are gone. */
 static void ended(CUcontext context, CUdevice device, uint64_t epoch)
@@ -90,13 +103,15 @@ static CUresult create(create_function *driver, CUcontext *out, const struct cre
 	if (error == CUDA_SUCCESS) {
 		error = driver(&c->handle, how);
 		if (error != CUDA_SUCCESS)
-			vgpu_give_back(how->device, c->charged);
+			vgpu_give_back_context(how->device, c->charged);
 	}
 	if (error != CUDA_SUCCESS) {
 		free(c);
 		return error;
 	}
 	*out = c->handle;
+	if (c->charged != 0)
+		c->charged = vgpu_settle_context(how->device, c->charged, card_used(c->handle));
 	add(c);
 	return CUDA_SUCCESS;
 }
@@ -158,7 +173,7 @@ static CUresult destroy(CUresult (*driver)(CUcontext), CUcontext ctx)
 		return error;
 	}
 	ended(ctx, c->device, epoch);
-	vgpu_give_back(c->device, c->charged);
+	vgpu_give_back_context(c->device, c->charged);
 	free(c);
 	return CUDA_SUCCESS;
 }
@@ -184,6 +199,7 @@ static CUresult retain_begin(CUdevice device)
 	if (!p->estimated) {
 		error = vgpu_reserve_context(device, &p->charged);
 		p->estimated = error == CUDA_SUCCESS;
+		p->settled = p->charged == 0;
 	}
 	if (error == CUDA_SUCCESS)
 		p->retaining++;
@@ -205,16 +221,25 @@ static bool unused(struct primary *p, uint64_t *charged)
 static void retain_end(CUdevice device, CUcontext handle, bool retained)
 {
 	struct primary *p = &primaries[device];
-	uint64_t charged = 0;
+	uint64_t charged = 0, used = UINT64_MAX;
+	pthread_mutex_lock(&lock);
+	bool settle = retained && !p->settled;
+	pthread_mutex_unlock(&lock);
+	if (settle)
+		used = card_used(handle);
 	pthread_mutex_lock(&lock);
 	p->retaining--;
 	if (retained) {
 		p->references++;
 		p->handle = handle;
 	}
+	if (settle && !p->settled) {
+		p->charged = vgpu_settle_context(device, p->charged, used);
+		p->settled = true;
+	}
 	unused(p, &charged);
 	pthread_mutex_unlock(&lock);
-	vgpu_give_back(device, charged);
+	vgpu_give_back_context(device, charged);
 }
 
 CUresult hook_cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
@@ -249,7 +274,7 @@ static CUresult release(CUresult (*driver)(CUdevice), CUdevice dev)
 	pthread_mutex_unlock(&lock);
 	if (gone) {
 		ended(handle, dev, epoch);
-		vgpu_give_back(dev, charged);
+		vgpu_give_back_context(dev, charged);
 	}
 	return error;
 }

@@ -21,10 +21,11 @@ static bool share_of(nvmlDevice_t device, unsigned long long card_total, unsigne
 		vgpu_pool_reconcile(d); /* costs nothing where this process has no pool */
 		vgpu_deferred_poll(d);
 	}
-	uint64_t limit = vgpu_limit_index(index), used = vgpu_used_index(index);
-	v->total = limit < card_total ? limit : card_total;
-	v->used = used < v->total ? used : v->total;
-	v->free = v->total - v->used < card_free ? v->total - v->used : card_free;
+	uint64_t total, free, used = vgpu_used_index(index);
+	vgpu_view_index(index, card_total, card_free, &total, &free);
+	v->total = total;
+	v->free = free;
+	v->used = used < total ? used : total;
 	return true;
 }
 
