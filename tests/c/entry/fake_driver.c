@@ -81,8 +81,9 @@ EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, c
 	}
 UNKNOWN(0)
 UNKNOWN(1)
-UNKNOWN(2) UNKNOWN(3) UNKNOWN(4) UNKNOWN(5) UNKNOWN(6) UNKNOWN(7) UNKNOWN(8) UNKNOWN(9) UNKNOWN(10) UNKNOWN(11)
-        UNKNOWN(12) UNKNOWN(13) UNKNOWN(14) UNKNOWN(15) UNKNOWN(16) UNKNOWN(17) UNKNOWN(18) UNKNOWN(19)
+UNKNOWN(2)
+UNKNOWN(3) UNKNOWN(4) UNKNOWN(5) UNKNOWN(6) UNKNOWN(7) UNKNOWN(8) UNKNOWN(9) UNKNOWN(10) UNKNOWN(11) UNKNOWN(12)
+        UNKNOWN(13) UNKNOWN(14) UNKNOWN(15) UNKNOWN(16) UNKNOWN(17) UNKNOWN(18) UNKNOWN(19)
 
                 EXPORT CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int version, cuuint64_t flags,
 		                                    CUdriverProcAddressQueryResult *status)
