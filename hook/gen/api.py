@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -82,11 +82,11 @@ class Typedef:
 
 @dataclass(frozen=True)
 class Header:
-    """The entry points of one header, by name, and its macros that give a function another name."""
+    """The entry points of one library, by name; `undeclared` are those that its header does not declare itself."""
 
     path: Path
     functions: dict[str, Function]
-    renames: dict[str, str] = field(default_factory=dict)
+    undeclared: frozenset[str] = frozenset()
 
 
 def canonical_type(text: str) -> str:
@@ -167,13 +167,31 @@ def parse_functions(text: str, header: Path) -> dict[str, Function]:
     return found
 
 
+def read_profiler(directory: Path) -> list[tuple[Typedef, Function]]:
+    """Read the profiler's entry points from `directory`/cudaProfilerTypedefs.h.
+
+    The driver exports them, but the wheels have only their typedefs and not cudaProfiler.h, so the text is read as it
+    is; the one type that is missing with that header is an enumeration, passed as an int.
+    """
+    path = directory / "cudaProfilerTypedefs.h"
+    text = path.read_text() if path.is_file() else ""
+    text = text.replace("CUDAAPI ", "").replace("CUoutput_mode ", "int ")
+    found = []
+    for base, version, per_thread, rest in _TYPEDEF.findall(text):
+        parameters = tuple(parse_parameter(part, i) for i, part in enumerate(split_parameters(rest)))
+        function = Function(base, "CUresult", parameters)
+        found.append((Typedef(base, int(version), per_thread, function.type_list()), function))
+    return found
+
+
 def read_cuda(directory: Path) -> Header:
-    """Entry points of `directory`/cuda.h. Raises ApiError if there are none."""
+    """Read the entry points of `directory`/cuda.h, and the profiler's. Raises ApiError if there are none."""
     path = directory / "cuda.h"
     functions = parse_functions(preprocess(path, CUDA_DEFINES), path)
     if not functions:
         raise ApiError(f"{path} declares no entry point that this reader understands")
-    return Header(path, functions)
+    profiler = {function.name: function for _, function in read_profiler(directory)}
+    return Header(path, functions | profiler, frozenset(profiler))
 
 
 def read_nvml(directory: Path) -> Header:
@@ -192,7 +210,7 @@ def read_nvml(directory: Path) -> Header:
             renames[match[1]] = match[2]
     for alias, target in sorted(renames.items()):
         functions[alias] = Function(alias, functions[target].result, functions[target].parameters)
-    return Header(path, functions, renames)
+    return Header(path, functions, frozenset(renames))
 
 
 def read_typedefs(directory: Path) -> list[Typedef]:
@@ -207,4 +225,4 @@ def read_typedefs(directory: Path) -> list[Typedef]:
         found.setdefault((base, int(version), per_thread), Typedef(base, int(version), per_thread, types))
     if not found:
         raise ApiError(f"{path} holds no PFN_ typedef that this reader understands")
-    return list(found.values())
+    return [*found.values(), *(typedef for typedef, _ in read_profiler(directory))]

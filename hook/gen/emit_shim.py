@@ -118,7 +118,7 @@ def hooks_h(hooks: Hooks, headers: list[Header], procedures: list[Procedure]) ->
     parts.append(_HOOKS_H.format(hooks=len(hooks.hooked), reals=len(hooks.order), procs=len(rows)))
     parts.append("enum vgpu_index {\n" + "".join(f"\tVGPU_INDEX_{name},\n" for name in hooks.order) + "};\n")
     for header in headers:
-        parts += [f"{header.functions[alias].prototype()};" for alias in sorted(header.renames)]
+        parts += [f"{header.functions[alias].prototype()};" for alias in sorted(header.undeclared)]
     parts += [f"{hooks.functions[name].prototype('hook_')};" for name in hooks.hooked]
     parts.append("")
     parts += [_real(hooks.functions[name]) for name in hooks.order]

@@ -70,7 +70,7 @@ def sim_impl_h(headers: list[Header]) -> str:
     ]
     lines += ["", "#include <cuda.h>", "#include <nvml.h>", "#include <stdbool.h>", ""]
     for header in headers:
-        lines += [f"{header.functions[alias].prototype()};" for alias in sorted(header.renames)]
+        lines += [f"{header.functions[alias].prototype()};" for alias in sorted(header.undeclared)]
         lines += [f"{function.prototype('sim_')};" for function in header.functions.values()]
     lines += ["", "#endif", ""]
     return "\n".join(lines)
@@ -129,7 +129,7 @@ def _entry(index: int, function: Function, impl: Implementation, not_supported: 
 
 def procaddr_c(procedures: list[Procedure]) -> str:
     """CuGetProcAddress's table, sorted by name, plain before per-thread, rising versions."""
-    lines = [BANNER.format(what="What cuGetProcAddress knows."), '#include "procaddr.h"', ""]
+    lines = [BANNER.format(what="What cuGetProcAddress knows."), '#include "procaddr.h"', '#include "sim_impl.h"', ""]
     lines += [f"const unsigned sim_procs = {len(procedures)};", "const struct sim_proc sim_proc[] = {"]
     for p in sorted(procedures, key=lambda p: (p.base, p.per_thread, p.version)):
         flag = "true" if p.per_thread else "false"

@@ -40,7 +40,7 @@ def grown_headers(headers: Path, tmp_path: Path) -> Path:
     """A copy of the headers in which a later CUDA has brought two new entry points."""
     for name in ("cuda12", "cuda13", "nvml12", "nvml13"):
         (tmp_path / name).mkdir()
-        for header in ("cuda.h", "cudaTypedefs.h", "nvml.h"):
+        for header in ("cuda.h", "cudaTypedefs.h", "cudaProfilerTypedefs.h", "nvml.h"):
             if (headers / name / header).is_file():
                 shutil.copy(headers / name / header, tmp_path / name)
     with (tmp_path / "cuda13" / "cuda.h").open("a") as text:

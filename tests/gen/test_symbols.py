@@ -66,6 +66,7 @@ def test_known_pairs(inputs: generate.Inputs) -> None:
     assert found["cuMemAlloc", 2000, False] == "cuMemAlloc"
     assert found["cuMemAlloc", 3020, False] == "cuMemAlloc_v2"
     assert found["cuMemcpyHtoD", 7000, True] == "cuMemcpyHtoD_v2_ptds"
+    assert found["cuProfilerStart", 4000, False] == "cuProfilerStart"  # not in cuda.h, but programs link to it
     assert found["cuCtxCreate", 11040, False] == "cuCtxCreate_v3"
     assert found["cuGetProcAddress", 11030, False] == "cuGetProcAddress"
     assert found["cuGetProcAddress", 12000, False] == "cuGetProcAddress_v2"
