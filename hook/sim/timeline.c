@@ -90,3 +90,9 @@ bool sim_meeting_over(struct sim_item *item, int device)
 			(unsigned long long)(PATIENCE_NS / 1000000));
 	return sim_meeting_met(item->meeting, device, item->seq, give_up) || give_up;
 }
+
+uint64_t sim_copy_ns(int device, size_t bytes)
+{
+	uint32_t mbps = sim_machine->model[device].copy_mbps;
+	return mbps ? (uint64_t)((unsigned __int128)bytes * 1000 / mbps) : 0;
+}
