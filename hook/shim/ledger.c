@@ -188,6 +188,9 @@ static int initialise(int fd)
 	map = mmap(NULL, sizeof *map, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (map == MAP_FAILED)
 		return -1;
+	/* What lies behind a magic that was never written is nobody's charge. */
+	if (st.st_size > 0)
+		memset(map, 0, sizeof *map);
 	map->layout = PTG_LEDGER_LAYOUT;
 	map->size = sizeof *map;
 	map->nslots = PTG_SLOTS;

@@ -233,9 +233,11 @@ static bool open_removable(struct vgpu_state *s)
 static bool open_beside_policy(struct vgpu_state *s)
 {
 	snprintf(s->ledger.path, sizeof s->ledger.path, "%.*s/ledger", VGPU_PATH_MAX - 16, s->dir);
-	if (s->good && vgpu_ledger_open(&s->ledger, s->reason) == 0 &&
-	    vgpu_ledger_claim_policy(&s->ledger, &s->policy, s->reason) == 0)
-		return true;
+	if (s->good && vgpu_ledger_open(&s->ledger, s->reason) == 0) {
+		if (vgpu_ledger_claim_policy(&s->ledger, &s->policy, s->reason) == 0)
+			return true;
+		vgpu_ledger_close(&s->ledger);
+	}
 	/* Without any good policy yet there is nothing to charge against; one may still come. */
 	if (s->good)
 		close_for_good(s);
