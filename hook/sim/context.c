@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "context.h"
@@ -51,6 +52,22 @@ static void sleep_ms(uint32_t ms)
 		;
 }
 
+/* The profile's, or what an armed "slow-context" fault says. */
+static uint32_t creation_ms(int device)
+{
+	uint32_t ms = sim_machine->model[device].context_ms, n = __atomic_load_n(&sim_machine->faults, __ATOMIC_ACQUIRE);
+
+	for (uint32_t i = 0; i < n && i < SIM_FAULTS; i++) {
+		struct sim_fault *fault = &sim_machine->fault[i];
+		if (!__atomic_load_n(&fault->active, __ATOMIC_ACQUIRE) || strncmp(fault->call, "slow-context", sizeof fault->call) ||
+		    (fault->device >= 0 && fault->device != device))
+			continue;
+		__atomic_add_fetch(&fault->seen, 1, __ATOMIC_RELAXED);
+		ms = (uint32_t)fault->code;
+	}
+	return ms;
+}
+
 static CUresult open_context(struct sim_context *context)
 {
 	const struct sim_device_model *model = &sim_machine->model[context->device];
@@ -63,7 +80,7 @@ static CUresult open_context(struct sim_context *context)
 		sim_account(context->device, -(int64_t)model->context, true);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
-	sleep_ms(model->context_ms);
+	sleep_ms(creation_ms(context->device));
 	context->id = __atomic_add_fetch(&next_id, 1, __ATOMIC_RELAXED);
 	context->error = 0;
 	sim_limits_init(context);

@@ -223,21 +223,12 @@ CUresult sim_cuCtxGetExecAffinity(CUexecAffinityParam *param, CUexecAffinityType
 	return param && type == CU_EXEC_AFFINITY_TYPE_SM_COUNT ? CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY : CUDA_ERROR_INVALID_VALUE;
 }
 
-static CUresult synchronize(struct sim_context *context)
-{
-	CUresult result = sim_context_wait(context);
-
-	if (result == CUDA_SUCCESS)
-		sim_pools_synchronized(context->device);
-	return result;
-}
-
 CUresult sim_cuCtxSynchronize(void)
 {
 	struct sim_context *context;
 	CUresult result = sim_require(&context);
 
-	return result == CUDA_SUCCESS ? synchronize(context) : result;
+	return result == CUDA_SUCCESS ? sim_context_wait(context) : result;
 }
 
 CUresult sim_cuCtxSynchronize_v2(CUcontext handle)
@@ -247,7 +238,7 @@ CUresult sim_cuCtxSynchronize_v2(CUcontext handle)
 	if (!sim_initialized())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	struct sim_context *context = sim_context_of(handle);
-	return context ? synchronize(context) : CUDA_ERROR_INVALID_CONTEXT;
+	return context ? sim_context_wait(context) : CUDA_ERROR_INVALID_CONTEXT;
 }
 
 /* ---- peers -------------------------------------------------------------------------------------------------------------- */

@@ -1,7 +1,8 @@
 /* memory_blocks.c: the tree of live blocks: which block is at this address, and may it be touched.
  *
- * Called by every entry point that takes a device or pinned pointer, under the memory mutex (sim_is_device takes it
- * itself). Blocks never overlap. What can go wrong: no memory for a block's own structure; the caller is told.
+ * Called by every entry point that takes a device or pinned pointer, under the memory mutex (sim_is_device and
+ * sim_is_mapped take it themselves). Blocks never overlap. What can go wrong: no memory for a block's own structure;
+ * the caller is told.
  */
 #include <stdlib.h>
 
@@ -117,6 +118,15 @@ bool sim_is_device(CUdeviceptr p, size_t n)
 	pthread_mutex_lock(&sim_memory_mutex);
 	struct sim_block *block = sim_block_at(p);
 	bool is = block && sim_block_is_device(block) && sim_blocks_cover(p, n, block->device, false);
+	pthread_mutex_unlock(&sim_memory_mutex);
+	return is;
+}
+
+bool sim_is_mapped(CUdeviceptr p, size_t n)
+{
+	pthread_mutex_lock(&sim_memory_mutex);
+	struct sim_block *block = sim_block_at(p);
+	bool is = block && sim_blocks_cover(p, n, block->device, true);
 	pthread_mutex_unlock(&sim_memory_mutex);
 	return is;
 }
