@@ -115,6 +115,16 @@ def preprocess(header: Path, defines: tuple[str, ...], include: tuple[Path, ...]
     return done.stdout
 
 
+def target_machine() -> str:
+    """Return the processor that the C compiler compiles for, e.g. `x86_64`. Raises ApiError without a compiler."""
+    command = [*os.environ.get("CC", "cc").split(), "-dumpmachine"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise ApiError(f"cannot run the C compiler ({error}); install one or set CC") from error
+    return done.stdout.strip().partition("-")[0]
+
+
 def split_parameters(text: str) -> list[str]:
     """Split at the commas that are not inside parentheses."""
     parts, depth, start = [], 0, 0

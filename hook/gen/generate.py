@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import ast
-import platform
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,7 +119,7 @@ def outputs(inputs: Inputs, root: Path) -> dict[str, str]:
         "hooks_export.c": emit_shim.hooks_export_c(hooks),
         "hooks_device.c": emit_shim.hooks_device_c(hooks),
         "refused.c": emit_shim.refused_c(hooks),
-        "vgpu.map": emit_shim.version_script(hooks, platform.machine()),
+        "vgpu.map": emit_shim.version_script(hooks, api.target_machine()),
     }
     names = root / "python" / "partage" / "model" / "names.py"
     if names.is_file():

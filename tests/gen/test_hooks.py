@@ -105,6 +105,24 @@ def test_a_larger_kernel_heap_is_an_allocation(run: Run) -> None:
     assert run(LIMITS, CUDA_DEVICE_MEMORY_LIMIT="1g") == [*raised, *refused, *lowered, *destroyed]
 
 
+FEATURES = """
+n = ctypes.c_int()
+assert cuda.cuInit(0) == 0
+out = []
+for attribute in asked:
+    assert cuda.cuDeviceGetAttribute(ctypes.byref(n), attribute, 0) == 0
+    out.append(n.value)
+print(json.dumps(out))
+"""
+
+
+def test_what_is_refused_is_not_said_to_be_there(run: Run) -> None:
+    multicast, dma_buf, file_handles, pool_handles, pools, managed = 132, 124, 103, 119, 115, 83
+    ways = [multicast, dma_buf, file_handles, pool_handles]
+    assert run(FEATURES, [*ways, pools, managed], CUDA_DEVICE_MEMORY_LIMIT="1g") == [0, 0, 0, 0, 1, 1]
+    assert sum(run(FEATURES, ways)) > 0, "the simulated device has none of them: this test would prove nothing"
+
+
 UUIDS = """
 out = []
 assert cuda.cuInit(0) == 0
