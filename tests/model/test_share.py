@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from partage.model import Device, ShareClass, UsageError, Wish, parse_priority, pick
+from partage.model import Device, ShareClass, ShareRefused, UsageError, Wish, parse_priority, pick
 
 GIB = 1 << 30
 
@@ -35,7 +35,7 @@ def test_fixed_without_cores_is_refused():
 
 @pytest.mark.parametrize("memory", [0, -1, 80 * GIB + 1])
 def test_memory_beyond_the_card_is_refused(memory):
-    with pytest.raises(UsageError, match="the card has"):
+    with pytest.raises(ShareRefused, match="the card has"):
         Wish().share_of("GPU-a", memory, 80 * GIB)
 
 

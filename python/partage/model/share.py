@@ -10,7 +10,7 @@ import enum
 from dataclasses import dataclass
 from typing import Final
 
-from partage.model.errors import UsageError
+from partage.model.errors import ShareRefused, UsageError
 
 CORES_MAX: Final = 1000
 DEFAULT_WEIGHT: Final = 100
@@ -38,7 +38,7 @@ class Share:
 
     def __post_init__(self) -> None:
         if not 0 < self.memory <= self.physical:
-            raise UsageError(
+            raise ShareRefused(
                 f"share of {self.uuid}",
                 f"memory {self.memory} bytes",
                 f"the card has {self.physical} bytes",

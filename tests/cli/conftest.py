@@ -1,0 +1,106 @@
+"""A machine of its own for each test, and `partage` on it as a user would call it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HOLDER = Path(__file__).with_name("holder.py")
+PYTHON_ROOT = str(Path(__file__).parents[2] / "python")
+WAIT_S = 60
+
+
+class Program:
+    """A program started by `partage run` (or beside one) that answers one JSON line per command."""
+
+    def __init__(self, command: list[str], environment: dict[str, str]) -> None:
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+        )
+        self.pid = 0
+
+    def greet(self) -> Program:
+        line = self.process.stdout.readline()
+        assert line, self.process.communicate(timeout=WAIT_S)[1]
+        self.pid = json.loads(line)["pid"]
+        return self
+
+    def ask(self, *command: object) -> Any:
+        self.process.stdin.write(json.dumps(command) + "\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+    def environment(self) -> dict[str, str]:
+        raw = Path(f"/proc/{self.pid}/environ").read_bytes()
+        return dict(os.fsdecode(entry).split("=", 1) for entry in raw.split(b"\0") if b"=" in entry)
+
+    def finish(self) -> tuple[int, str]:
+        _, words = self.process.communicate(timeout=WAIT_S)
+        return self.process.returncode, words
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            self.process.terminate()
+        self.process.communicate(timeout=WAIT_S)
+
+
+class Machine:
+    """One private simulated machine (`zero`: contexts, modules and copies cost nothing, unless said otherwise)."""
+
+    def __init__(self, directory: Path, profile: str = "zero") -> None:
+        for name in ("runtime", "sim"):
+            (directory / name).mkdir(mode=0o700, exist_ok=True)
+        self.root = directory / "runtime" / "partage"
+        self.environment = os.environ | {
+            "XDG_RUNTIME_DIR": str(directory / "runtime"),
+            "PARTAGE_SIM_DIR": str(directory / "sim"),
+            "PARTAGE_SIM": profile,
+            "PARTAGE_SIM_FORCE": "1",
+            "PYTHONPATH": PYTHON_ROOT,
+            "COLUMNS": "200",
+        }
+        self.environment.pop("PARTAGE_DIR", None)
+        self.programs: list[Program] = []
+
+    def partage(self, *arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "partage", *arguments]
+        environment = self.environment | changes
+        return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=WAIT_S, check=False)
+
+    def start(self, *share: str, program: tuple[str, ...] = (), **changes: str) -> Program:
+        """Start a program with a share, by default the holder, and wait for its greeting."""
+        command = [sys.executable, "-m", "partage", "run", *share, "--", *(program or (sys.executable, str(HOLDER)))]
+        started = Program(command, self.environment | changes)
+        self.programs.append(started)
+        return started.greet()
+
+    def join(self, other: Program) -> Program:
+        """Start another holder in the container of `other`."""
+        started = Program([sys.executable, str(HOLDER)], other.environment())
+        self.programs.append(started)
+        return started.greet()
+
+    def hand_overs(self) -> list[str]:
+        return sorted(path.name for path in self.root.iterdir() if path.is_dir()) if self.root.exists() else []
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """A machine whose devices cost nothing but what is allocated."""
+    made = Machine(tmp_path)
+    for name in ("XDG_RUNTIME_DIR", "PARTAGE_SIM_DIR", "PARTAGE_SIM", "PARTAGE_SIM_FORCE"):
+        monkeypatch.setenv(name, made.environment[name])
+    yield made
+    for program in made.programs:
+        if program.pid and program.process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(program.pid, signal.SIGKILL)
+        program.stop()

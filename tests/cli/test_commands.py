@@ -1,0 +1,122 @@
+"""We test these aspects of the small commands: the exit codes are one table; help, version and completion work without
+a driver; `doctor` names each fault's remedy and fails; `sim` shows, makes and disturbs machines."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from partage._version import __version__
+from partage.cli import exit_codes
+from partage.cli.app import COMMANDS
+from partage.model import PartageError
+
+
+def subclasses(kind):
+    return {kind}.union(*(subclasses(below) for below in kind.__subclasses__()))
+
+
+def test_every_error_has_a_code_and_every_code_a_meaning():
+    for kind in subclasses(PartageError):
+        assert exit_codes.of_error(kind("object", "value", "limit", "step")) in exit_codes.MEANINGS
+    assert set(exit_codes.MEANINGS) == set(exit_codes.ExitCode)
+
+
+def test_errors_carry_object_value_limit_and_step():
+    error = PartageError("share of GPU-a", "30 GiB asked", "7 GiB is free", "ask for less")
+    assert str(error) == "share of GPU-a: 30 GiB asked; 7 GiB is free; ask for less"
+
+
+def test_help_shows_every_command_and_the_exit_codes(machine):
+    result = machine.partage("--help")
+    assert result.returncode == 0
+    assert all(f"  {name} " in result.stdout for name in COMMANDS)
+    assert all(f"{code.value:>3}  {meaning}" in result.stdout for code, meaning in exit_codes.MEANINGS.items())
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help(machine, name):
+    assert machine.partage(name, "--help").returncode == 0
+
+
+def test_version(machine):
+    assert machine.partage("--version").stdout.split()[-1] == __version__
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_names_the_command(machine, shell):
+    result = machine.partage("completion", shell)
+    assert result.returncode == 0
+    assert "_PARTAGE_COMPLETE" in result.stdout
+
+
+def test_bash_can_source_its_completion(machine):
+    script = machine.partage("completion", "bash").stdout
+    assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
+
+
+def test_starting_loads_no_command_that_is_not_used():
+    heavy = ("rich", "pynvml", "partage.run", "partage._abi")
+    code = f"import sys, partage.cli; print([name for name in {heavy} if name in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
+
+
+def test_doctor_is_content_with_a_simulated_machine(machine):
+    result = machine.partage("doctor")
+    assert result.returncode == 0, result.stdout
+    assert "preload: active" in result.stdout
+    assert "SIMULATED" in result.stdout
+    assert "0 faults" in result.stdout
+
+
+def test_doctor_finds_a_library_that_is_not_one(machine, tmp_path):
+    broken = tmp_path / "libvgpu.so"
+    broken.write_bytes(b"\x7fELF nonsense")
+    result = machine.partage("doctor", PARTAGE_LIBRARY=str(broken))
+    assert result.returncode == 1
+    assert "FAULT preload: not active" in result.stdout
+    assert "-> " in result.stdout
+
+
+def test_doctor_names_what_is_missing(machine, tmp_path):
+    result = machine.partage("doctor", PARTAGE_LIBRARY=str(tmp_path / "none"), PARTAGE_SIM_LIBRARIES=str(tmp_path))
+    assert result.returncode == 1
+    assert "2 faults" in result.stdout
+    assert result.stdout.count("make build") >= 2
+
+
+def test_sim_lists_profiles_and_makes_the_one_asked_for(machine):
+    listed = machine.partage("sim", "list")
+    assert listed.returncode == 0
+    assert "h100-80g" in listed.stdout
+    assert machine.partage("sim", "create", "8xH100").returncode == 0
+    shown = json.loads(machine.partage("sim", "show", "--json").stdout)
+    assert len(shown["devices"]) == 8
+    assert all("SIMULATED" in device["name"] for device in shown["devices"])
+
+
+def test_a_machine_keeps_its_profile(machine):
+    assert machine.partage("sim", "create", "zero").returncode == 0
+    assert machine.partage("run", "--sim", "8xh100", "--memory", "1Gi", "true").returncode == 2
+    assert machine.partage("sim", "create", "8xh100").returncode == 2
+    assert machine.partage("sim", "create", "8xh100", "--replace").returncode == 0
+    assert machine.partage("run", "--sim", "8xH100", "--device", "7", "--memory", "1Gi", "true").returncode == 0
+
+
+def test_sim_without_a_machine_says_how_to_make_one(machine):
+    result = machine.partage("sim", "show")
+    assert result.returncode == 5
+    assert "partage sim create" in result.stderr
+
+
+def test_a_fault_reaches_a_running_program_and_goes_when_cleared(machine):
+    program = machine.start("--memory", "4Gi")
+    armed = machine.partage("sim", "fault", "call", "cuMemAlloc_v2", "CUDA_ERROR_UNKNOWN", "--count", "0")
+    assert armed.returncode == 0, armed.stderr
+    assert program.ask("alloc", 4096) == 999
+    assert "cuMemAlloc_v2" in machine.partage("sim", "fault", "list").stdout
+    assert machine.partage("sim", "fault", "clear").returncode == 0
+    assert program.ask("alloc", 4096) == 0

@@ -1,0 +1,235 @@
+"""We test these aspects of `partage run`: the program's exit code and signals are its own; it runs under the library
+and the share it was promised, never without; a card is never promised twice; a dead process's memory returns to its
+peers; several runs share a card; what is left behind is swept away."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from partage.run.handover import HandOver
+from partage.run.libraries import find_library
+
+from .conftest import HOLDER, Machine
+
+GIB = 1 << 30
+OUT_OF_MEMORY = 2
+
+
+def eventually(condition, seconds=10.0):
+    """Wait until a condition of another process's making holds; the bound only turns a hang into a failure."""
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "did not happen"
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [("exit 0", 0), ("exit 7", 7), ("exit 255", 255), ("kill -9 $$", 137), ("kill -TERM $$", 143)],
+)
+def test_the_exit_code_is_the_programs_own(machine, script, code):
+    result = machine.partage("run", "--memory", "1Gi", "--", "sh", "-c", script)
+    assert (result.returncode, result.stderr) == (code, "")
+    assert machine.hand_overs() == []
+
+
+def test_standard_streams_and_arguments_are_untouched(machine):
+    script = 'cat; echo "$@" >&2'
+    command = [sys.executable, "-m", "partage", "run", "--memory", "1Gi", "sh", "-c", script, "-", "-x", "--", "a b"]
+    result = subprocess.run(
+        command, input="in", capture_output=True, text=True, env=machine.environment, timeout=60, check=False
+    )
+    assert (result.stdout, result.stderr, result.returncode) == ("in", "-x -- a b\n", 0)
+
+
+def test_the_program_gets_library_hand_over_and_devices(machine):
+    program = machine.start("--memory", "1Gi", LD_PRELOAD="", LD_LIBRARY_PATH="/nowhere")
+    environment = program.environment()
+    assert environment["LD_PRELOAD"] == str(find_library())
+    assert environment["LD_LIBRARY_PATH"].endswith(":/nowhere")
+    assert environment["CUDA_VISIBLE_DEVICES"].startswith("GPU-")
+    assert Path(environment["PARTAGE_DIR"]).stat().st_mode & 0o777 == 0o700
+    assert str(find_library()) in Path(f"/proc/{program.pid}/maps").read_text()
+
+
+def test_the_users_own_preload_stays_behind_ours(machine):
+    libc = next(line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "libm.so" in line)
+    program = machine.start("--memory", "1Gi", LD_PRELOAD=libc)
+    assert program.environment()["LD_PRELOAD"] == f"{find_library()}:{libc}"
+
+
+def test_the_limit_is_exact_and_shown_as_total(machine):
+    program = machine.start("--memory", "4Gi")
+    assert program.ask("info") == [4 * GIB, 4 * GIB]
+    assert program.ask("alloc", 4 * GIB) == 0
+    assert program.ask("alloc", 1) == OUT_OF_MEMORY
+    assert program.ask("info") == [0, 4 * GIB]
+
+
+def test_two_runs_share_a_card_and_neither_feels_the_other(machine):
+    first, second = machine.start("--memory", "24Gi"), machine.start("--memory", "48Gi")
+    assert first.ask("alloc", 24 * GIB) == 0
+    assert first.ask("alloc", 2 << 20) == OUT_OF_MEMORY
+    assert second.ask("alloc", 48 * GIB) == 0
+    assert second.ask("alloc", 2 << 20) == OUT_OF_MEMORY
+    assert first.ask("free") == 0
+    assert first.ask("alloc", 24 * GIB) == 0
+
+
+def test_a_card_is_never_promised_twice(machine):
+    first = machine.start("--memory", "60Gi", "--cores", "80%")
+    for share, word in ((("--memory", "30Gi"), "memory"), (("--memory", "1Gi", "--cores", "21%"), "cores")):
+        refused = machine.partage("run", *share, "--", "true")
+        assert refused.returncode == 3
+        assert f"{word} " in refused.stderr
+        assert "free (held by python" in refused.stderr
+    assert machine.partage("run", "--memory", "20Gi", "--cores", "20%", "--", "true").returncode == 0
+    first.stop()
+    assert machine.partage("run", "--memory", "80Gi", "--", "true").returncode == 0
+
+
+def test_many_runs_at_once_get_no_more_than_the_card(machine):
+    command = [sys.executable, "-m", "partage", "run", "--memory", "30Gi", "--", "sh", "-c", "echo in; read _"]
+    started = [
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=machine.environment
+        )
+        for _ in range(5)
+    ]
+    answers = [process.stdout.readline() for process in started]
+    for process in started:
+        process.communicate(b"\n", timeout=60)
+    assert answers.count(b"in\n") == 2
+    assert sorted(process.returncode for process in started) == [0, 0, 3, 3, 3]
+
+
+def test_a_dead_process_gives_its_memory_back_to_its_peers(machine):
+    first = machine.start("--memory", "4Gi")
+    second = machine.join(first)
+    assert second.ask("alloc", 3 * GIB) == 0
+    assert first.ask("alloc", 2 * GIB) == OUT_OF_MEMORY
+    entry = HandOver(Path(first.environment()["PARTAGE_DIR"]))
+    os.kill(second.pid, signal.SIGKILL)
+    second.process.wait(60)
+    eventually(lambda: [slot.pid for slot in entry.ledger().slots] == [first.pid])
+    snapshot = entry.ledger()
+    assert snapshot.devices[0].used == 0
+    assert snapshot.reclaimed == 1, "the watcher did it: no process asked for memory in between"
+    assert first.ask("alloc", 4 * GIB) == 0
+
+
+def test_exec_does_not_lose_or_keep_memory(machine):
+    program = machine.start("--memory", "4Gi")
+    assert program.ask("alloc", 3 * GIB) == 0
+    assert program.ask("exec") == {"pid": program.pid}
+    assert program.ask("alloc", 4 * GIB) == 0
+
+
+def test_signals_reach_the_program(machine):
+    script = 'trap "echo got; exit 9" TERM; echo "{\\"pid\\": $$}"; while :; do sleep 0.05; done'
+    program = machine.start("--memory", "1Gi", program=("sh", "-c", script))
+    program.process.send_signal(signal.SIGTERM)
+    code, _ = program.finish()
+    assert code == 9
+
+
+def test_killing_the_parent_leaves_the_limit_and_the_promise(machine):
+    program = machine.start("--memory", "60Gi")
+    program.process.kill()
+    program.process.wait(60)
+    assert program.ask("alloc", 60 * GIB) == 0
+    assert program.ask("alloc", 2 << 20) == OUT_OF_MEMORY
+    assert machine.partage("run", "--memory", "30Gi", "--", "true").returncode == 3, "its process still holds the share"
+    os.kill(program.pid, signal.SIGKILL)
+    eventually(lambda: not Path(f"/proc/{program.pid}").exists())
+    assert machine.partage("run", "--memory", "30Gi", "--", "true").returncode == 0
+    assert machine.hand_overs() == [], "the dead one was swept away"
+
+
+def test_a_process_left_behind_keeps_the_share_until_it_ends(machine):
+    script = f"exec 3<&0; {sys.executable} {HOLDER} <&3 & wait"
+    program = machine.start("--memory", "60Gi", program=("sh", "-c", script))
+    status = Path(f"/proc/{program.pid}/status").read_text().splitlines()
+    shell = next(int(line.split()[1]) for line in status if line.startswith("PPid:"))
+    os.kill(shell, signal.SIGKILL)
+    assert program.process.wait(60) == 137
+    assert len(machine.hand_overs()) == 1
+    assert machine.partage("run", "--memory", "30Gi", "--", "true").returncode == 3
+    os.kill(program.pid, signal.SIGKILL)
+
+
+@pytest.fixture(scope="session")
+def static_program(tmp_path_factory):
+    path = tmp_path_factory.mktemp("static") / "static"
+    source = path.with_suffix(".c")
+    source.write_text("int main(void) { return 0; }\n")
+    built = subprocess.run(["cc", "-static", source, "-o", path], capture_output=True, check=False)
+    if built.returncode:
+        pytest.skip("no static libc to build with")
+    return path
+
+
+def test_a_program_that_cannot_carry_the_library_is_refused(machine, static_program):
+    result = machine.partage("run", "--memory", "1Gi", "--", str(static_program))
+    assert result.returncode == 125
+    assert "statically linked" in result.stderr
+
+
+def test_a_library_that_the_loader_leaves_out_stops_the_program(machine, tmp_path):
+    broken = tmp_path / "libvgpu.so"
+    broken.write_bytes(find_library().read_bytes()[:4096])
+    result = machine.partage(
+        "run", "--memory", "1Gi", "--", "sh", "-c", "read _ || sleep 60", PARTAGE_LIBRARY=str(broken)
+    )
+    assert result.returncode == 125
+    assert "was not loaded" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["--memory", "4x", "true"], 2, "accepted: bytes"),
+        (["true"], 2, "--memory"),
+        (["--memory", "1Gi"], 2, "PROGRAM"),
+        (["--memory", "1Gi", "--device", "7", "true"], 2, "there are: 0 = GPU-"),
+        (["--memory", "1Gi", "--cores", "30.55", "true"], 2, "accepted: 30"),
+        (["--memory", "1Gi", "--class", "fixed", "true"], 2, "add --cores"),
+        (["--memory", "1Gi", "--priority", "P9", "true"], 2, "P0 (first)"),
+        (["--memory", "81Gi", "true"], 3, "the card has"),
+        (["--memory", "1Gi", "--sim", "nosuch", "true"], 2, "nosuch"),
+        (["--memory", "1Gi", "no-such-program"], 125, "not found"),
+    ],
+)
+def test_each_refusal_says_why_in_one_line(machine, arguments, code, words):
+    result = machine.partage("run", *arguments)
+    assert result.returncode == code
+    assert words in result.stderr
+    assert "Traceback" not in result.stderr
+    assert machine.hand_overs() == []
+
+
+def test_contexts_are_charged_as_what_they_are(tmp_path):
+    machine = Machine(tmp_path, "h100-80g")
+    program = machine.start("--memory", "4Gi")
+    try:
+        entry = HandOver(Path(program.environment()["PARTAGE_DIR"]))
+        state = machine.partage("sim", "show", "--json")
+        real = json.loads(state.stdout)["devices"][0]["used"]
+        assert real > 0
+
+        def agrees():
+            device = entry.policy().devices[0]
+            return entry.ledger().devices[0].used + device.overhead == real
+
+        eventually(agrees)
+        free, total = program.ask("info")
+        assert (free, total) == (4 * GIB - real, 4 * GIB)
+    finally:
+        program.stop()
