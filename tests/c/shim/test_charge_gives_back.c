@@ -1,0 +1,106 @@
+/* C011, C007, D3b: a driver call that fails leaves nothing charged and nothing held, whichever of the calls fails; a pitched
+ * block is charged by the row the driver chose; a refusal reaches the driver with no allocation call.
+ */
+#include "fake_driver.h"
+
+static void expect_empty(const char *what)
+{
+	fake_sync();
+	vgpu_pool_reconcile(0);
+	CHECK(fake_charged() == 0, "%s: %lu bytes stay charged", what, (unsigned long)fake_charged());
+	CHECK(fake_physical() == 0, "%s: %lu bytes stay held", what, (unsigned long)fake_physical());
+	CHECK(fake_over_refunds() == 0, "%s: %lu bytes given back too much", what, (unsigned long)fake_over_refunds());
+}
+
+static void failing_calls(void)
+{
+	CUdeviceptr p = 1;
+	CUmemGenericAllocationHandle h;
+	CUcontext context;
+	CUmemAllocationProp prop = { .type = CU_MEM_ALLOCATION_TYPE_PINNED };
+	prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+	fake_fail_next("cuMemAlloc_v2", CUDA_ERROR_LAUNCH_FAILED);
+	CHECK(hook_cuMemAlloc_v2(&p, 5 * MIB) == CUDA_ERROR_LAUNCH_FAILED, "the driver's own error");
+	CHECK(p == 1, "the output was touched");
+	expect_empty("cuMemAlloc fails");
+	fake_fail_next("cuMemAllocAsync", CUDA_ERROR_LAUNCH_FAILED);
+	CHECK(hook_cuMemAllocAsync(&p, 5 * MIB, (CUstream)16) == CUDA_ERROR_LAUNCH_FAILED, "the driver's own error");
+	expect_empty("cuMemAllocAsync fails");
+	fake_fail_next("cuMemCreate", CUDA_ERROR_LAUNCH_FAILED);
+	CHECK(hook_cuMemCreate(&h, 4 * MIB, &prop, 0) == CUDA_ERROR_LAUNCH_FAILED, "the driver's own error");
+	expect_empty("cuMemCreate fails");
+	fake_fail_next("cuDevicePrimaryCtxRetain", CUDA_ERROR_LAUNCH_FAILED);
+	CHECK(hook_cuDevicePrimaryCtxRetain(&context, 0) == CUDA_ERROR_LAUNCH_FAILED, "the driver's own error");
+	expect_empty("cuDevicePrimaryCtxRetain fails");
+	fake_fail_next("cuMemPoolGetAttribute", CUDA_ERROR_LAUNCH_FAILED);
+	CHECK(hook_cuMemAllocAsync(&p, 5 * MIB, (CUstream)16) == CUDA_SUCCESS, "a failing query is no failing allocation");
+	CHECK(fake_charged() >= fake_physical(), "charged %lu, held %lu", (unsigned long)fake_charged(),
+	      (unsigned long)fake_physical());
+	CHECK(hook_cuMemFreeAsync(p, (CUstream)16) == CUDA_SUCCESS, "free");
+	expect_empty("cuMemPoolGetAttribute fails");
+}
+
+/* A free that the driver refuses gives nothing back, and the block can be freed later. */
+static void failing_frees(void)
+{
+	CUdeviceptr p;
+	CUmemGenericAllocationHandle h;
+	CUmemAllocationProp prop = { .type = CU_MEM_ALLOCATION_TYPE_PINNED };
+	prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+	CHECK(hook_cuMemAlloc_v2(&p, 4096) == CUDA_SUCCESS, "alloc");
+	fake_fail_next("cuMemFree_v2", CUDA_ERROR_LAUNCH_FAILED);
+	CHECK(hook_cuMemFree_v2(p) == CUDA_ERROR_LAUNCH_FAILED, "the driver's own error");
+	CHECK(fake_charged() == 2 * MIB, "charged %lu", (unsigned long)fake_charged());
+	CHECK(hook_cuMemFree_v2(p) == CUDA_SUCCESS, "free");
+	CHECK(hook_cuMemFree_v2(p) != CUDA_SUCCESS, "a second free");
+	CHECK(hook_cuMemFree_v2(0x1234) != CUDA_SUCCESS, "a free of nonsense");
+	CHECK(hook_cuMemCreate(&h, 4 * MIB, &prop, 0) == CUDA_SUCCESS, "create");
+	fake_fail_next("cuMemRelease", CUDA_ERROR_LAUNCH_FAILED);
+	CHECK(hook_cuMemRelease(h) != CUDA_SUCCESS, "release");
+	CHECK(fake_charged() == 4 * MIB, "charged %lu", (unsigned long)fake_charged());
+	CHECK(hook_cuMemRelease(h) == CUDA_SUCCESS, "release");
+	expect_empty("frees fail");
+}
+
+static void rows(void)
+{
+	CUdeviceptr p;
+	size_t pitch;
+	CHECK(hook_cuMemAllocPitch_v2(&p, &pitch, 1, 100000, 4) == CUDA_SUCCESS, "pitched");
+	CHECK(fake_charged() == vgpu_round_up(pitch * 100000, 2 * MIB), "rows of %zu: charged %lu", pitch,
+	      (unsigned long)fake_charged());
+	CHECK(hook_cuMemFree_v2(p) == CUDA_SUCCESS, "free");
+	expect_empty("pitched");
+	fake_pitch(4096); /* a driver with longer rows than we guess */
+	CHECK(hook_cuMemAllocPitch_v2(&p, &pitch, 1, 100000, 4) == CUDA_SUCCESS, "pitched");
+	CHECK(fake_charged() == vgpu_round_up(4096 * 100000, 2 * MIB), "charged %lu", (unsigned long)fake_charged());
+	CHECK(hook_cuMemFree_v2(p) == CUDA_SUCCESS, "free");
+	fake_reset(100 * MIB);
+	CHECK(hook_cuMemAllocPitch_v2(&p, &pitch, 1, 100000, 4) == CUDA_ERROR_OUT_OF_MEMORY, "rows that do not fit");
+	expect_empty("long rows");
+	fake_pitch(512);
+}
+
+/* Same stream, again and again, more than half of the limit: the driver uses the freed block again, so must we. */
+static void reuse_at_the_limit(void)
+{
+	CUdeviceptr p;
+	fake_reset(200 * MIB);
+	for (int i = 0; i < 100; i++) {
+		CHECK(hook_cuMemAllocAsync(&p, 150 * MIB, (CUstream)17) == CUDA_SUCCESS, "round %d", i);
+		CHECK(hook_cuMemFreeAsync(p, (CUstream)17) == CUDA_SUCCESS, "free in round %d", i);
+	}
+	CHECK(fake_worst() == 0 && fake_peak() <= 200 * MIB, "held %lu", (unsigned long)fake_peak());
+	CHECK(hook_cuMemAllocAsync(&p, 150 * MIB, (CUstream)18) == CUDA_ERROR_OUT_OF_MEMORY, "another stream may not");
+	expect_empty("reuse");
+}
+
+int main(void)
+{
+	fake_reset(1024 * MIB);
+	failing_calls();
+	failing_frees();
+	rows();
+	reuse_at_the_limit();
+	return 0;
+}

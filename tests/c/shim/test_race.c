@@ -1,0 +1,153 @@
+/* D6, K02: 16 processes race for one limit of 4 GiB, one kind of memory at a time. What the driver holds never passes the
+ * limit, at any step; afterwards one process alone goes on to the limit, less one granule of its kind.
+ * Argument: the kind. On a machine whose contexts take memory (PARTAGE_CONTEXT_MEMORY says how much) the processes whose
+ * context does not fit are refused it and leave.
+ */
+#include "shim_test.h"
+
+#define LIMIT (4 * GIB)
+#define PROCESSES 16
+#define LIVE 8192
+#define ROUNDS 300
+
+static const char *kind;
+
+struct held_block {
+	CUdeviceptr p;
+	CUmemGenericAllocationHandle handle;
+	size_t size;
+};
+
+static CUresult create_mapped(struct held_block *b, size_t size)
+{
+	CUmemAllocationProp prop = { .type = CU_MEM_ALLOCATION_TYPE_PINNED };
+	prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+	b->size = (size + GRANULE - 1) / GRANULE * GRANULE;
+	CUresult error = cuMemCreate(&b->handle, b->size, &prop, 0);
+	if (error != CUDA_SUCCESS)
+		return error;
+	OK(cuMemAddressReserve(&b->p, b->size, 0, 0, 0));
+	OK(cuMemMap(b->p, b->size, 0, b->handle, 0));
+	OK(cuMemRelease(b->handle)); /* the mapping keeps it */
+	return CUDA_SUCCESS;
+}
+
+static CUresult get(struct held_block *b, size_t size)
+{
+	size_t pitch;
+	*b = (struct held_block){ .size = size };
+	if (strcmp(kind, "managed") == 0)
+		return cuMemAllocManaged(&b->p, size, CU_MEM_ATTACH_GLOBAL);
+	if (strcmp(kind, "pitched") == 0)
+		return cuMemAllocPitch_v2(&b->p, &pitch, 3600 + size % 400, (size + 4095) / 4096, 4);
+	if (strcmp(kind, "async") == 0)
+		return cuMemAllocAsync(&b->p, size, NULL);
+	if (strcmp(kind, "pool") == 0) {
+		CUmemoryPool pool;
+		OK(cuDeviceGetDefaultMemPool(&pool, 0));
+		return cuMemAllocFromPoolAsync(&b->p, size, pool, NULL);
+	}
+	if (strcmp(kind, "vmm") == 0)
+		return create_mapped(b, size);
+	return cuMemAlloc_v2(&b->p, size);
+}
+
+static void put(struct held_block *b)
+{
+	if (strcmp(kind, "vmm") == 0) {
+		OK(cuMemUnmap(b->p, b->size));
+		OK(cuMemAddressFree(b->p, b->size));
+	} else if (strcmp(kind, "async") == 0 || strcmp(kind, "pool") == 0) {
+		OK(cuMemFreeAsync(b->p, NULL));
+	} else {
+		OK(cuMemFree_v2(b->p));
+	}
+	b->p = 0;
+}
+
+static size_t random_size(unsigned *seed)
+{
+	unsigned r = (unsigned)rand_r(seed);
+	if (strcmp(kind, "small") == 0)
+		return 4096 + r % (MIB - 4096);
+	return r % 3 == 0 ? 1 + r % (8 * MIB) : MIB * (1 + r % 200);
+}
+
+/* Only the container's first context is sure to be had. */
+static bool try_start(void)
+{
+	CUcontext context;
+	OK(cuInit(0));
+	CUresult error = cuDevicePrimaryCtxRetain(&context, 0);
+	CHECK(error == CUDA_SUCCESS || error == CUDA_ERROR_OUT_OF_MEMORY, "retain: error %d", (int)error);
+	if (error == CUDA_SUCCESS)
+		OK(cuCtxSetCurrent(context));
+	return error == CUDA_SUCCESS;
+}
+
+static void racer(struct crew *crew, unsigned index)
+{
+	static struct held_block block[LIVE];
+	unsigned seed = index + 1, live = 0, refused = 0;
+	bool started = try_start();
+	crew_wait(crew);
+	if (!started)
+		_exit(0);
+	for (unsigned i = 0; i < ROUNDS * (strcmp(kind, "small") == 0 ? 20 : 1); i++) {
+		if (live == LIVE || (live != 0 && rand_r(&seed) % 3 == 0)) {
+			unsigned at = (unsigned)rand_r(&seed) % live;
+			put(&block[at]);
+			block[at] = block[--live];
+			continue;
+		}
+		CUresult error = get(&block[live], random_size(&seed));
+		CHECK(error == CUDA_SUCCESS || error == CUDA_ERROR_OUT_OF_MEMORY, "%s: error %d", kind, (int)error);
+		if (error == CUDA_SUCCESS) {
+			live++;
+		} else {
+			refused++;
+			for (unsigned n = live / 2; live > n;) /* the program frees and goes on */
+				put(&block[--live]);
+			if (rand_r(&seed) % 2)
+				OK(cuCtxSynchronize());
+		}
+	}
+	CHECK(refused != 0, "%s: nothing was ever refused: no race", kind);
+	OK(cuCtxSynchronize());
+}
+
+/* After the race one process takes all that is left, in steps that halve. */
+static void survivor(struct crew *crew, unsigned index)
+{
+	struct held_block b;
+	bool pooled = strcmp(kind, "async") == 0 || strcmp(kind, "pool") == 0;
+	uint64_t least = pooled ? POOL_GRANULE : GRANULE, step = 512 * MIB;
+	(void)index;
+	start(0);
+	crew_wait(crew);
+	while (step >= least) {
+		CUresult error = get(&b, step);
+		CHECK(error == CUDA_SUCCESS || error == CUDA_ERROR_OUT_OF_MEMORY, "%s: error %d", kind, (int)error);
+		if (error != CUDA_SUCCESS)
+			step /= 2;
+	}
+	CHECK(held(0) > LIMIT - least, "%s: stopped at %lu of %lu bytes, one granule is %lu", kind,
+	      (unsigned long)held(0), (unsigned long)LIMIT, (unsigned long)least);
+}
+
+int main(int argc, char **argv)
+{
+	struct crew crew;
+	kind = argc > 1 ? argv[1] : "plain";
+	crew_start(&crew, PROCESSES, racer);
+	crew_join(&crew);
+	uint64_t most = peak();
+	CHECK(most <= LIMIT, "%s: %lu bytes held of a limit of %lu", kind, (unsigned long)most, (unsigned long)LIMIT);
+	CHECK(most > LIMIT / 2, "%s: only %lu bytes were ever held", kind, (unsigned long)most);
+	crew_start(&crew, 1, survivor);
+	crew_join(&crew);
+	CHECK(peak() <= LIMIT, "%s: %lu bytes held of a limit of %lu", kind, (unsigned long)peak(), (unsigned long)LIMIT);
+	NOTE("%s: %u processes held at most %lu of %lu MiB", kind, PROCESSES, (unsigned long)(most / MIB),
+	     (unsigned long)(LIMIT / MIB));
+	return 0;
+}
