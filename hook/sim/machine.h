@@ -107,9 +107,9 @@ struct sim_device_model {
 
 /* A fault to inject: the n-th and following `count` calls of `call` return `code`. */
 struct sim_fault {
-	char     call[64];      /* entry point, "drop:NAME" (symbol does not exist), "xid:N", "lost" */
+	char     call[64];      /* entry point, "drop:NAME" (symbol does not exist), "slow-context", "foreign-pids" */
 	int32_t  device;        /* -1 = any */
-	int32_t  code;          /* CUresult / nvmlReturn_t / XID */
+	int32_t  code;          /* CUresult / nvmlReturn_t */
 	uint64_t after;         /* calls let through first */
 	uint64_t count;         /* calls that fail; 0 = for ever */
 	uint64_t seen;          /* calls seen so far (atomic) */

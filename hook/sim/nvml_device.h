@@ -1,8 +1,8 @@
 /* nvml_device.h: what the nvml*.c files share: handles, checks at the door, and the numbers several of them need.
  *
- * A handle points into a static table, one entry for each entry of the machine file (cards and MIG instances), so that a
- * foreign pointer is an error and not a crash. Every function takes the handle through one of the three doors below and
- * so answers a lost device, a MIG handle where none is meant, and a missing result pointer, all in the same way.
+ * A handle points into a static table, one entry for each entry of the machine file (cards and MIG instances), so that
+ * a foreign pointer is an error and not a crash. Every function takes the handle through one of the three doors below
+ * and so answers a lost device, a MIG handle where none is meant, and a missing result pointer, all in the same way.
  */
 #ifndef PARTAGE_SIM_NVML_DEVICE_H
 #define PARTAGE_SIM_NVML_DEVICE_H
@@ -12,7 +12,7 @@
 #include "sim.h"
 #include "sim_impl.h" /* generated: the prototype of every sim_nvmlX */
 
-#define NVML_NO_INSTANCE 0xffffffffu /* gpuInstanceId where there is no MIG */
+#define NVML_NO_INSTANCE    0xffffffffu /* gpuInstanceId where there is no MIG */
 #define NVML_WINDOW_BUCKETS 20       /* utilisation is that of the last second */
 
 struct nvmlDevice_st {

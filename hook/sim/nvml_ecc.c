@@ -1,6 +1,7 @@
 /* nvml_ecc.c: ECC mode and counters, retired pages, remapped rows.
  *
- * A simulated board has no defects of its own; its XIDs come from injected faults. Boards without ECC say NOT_SUPPORTED.
+ * A simulated board has no defects of its own; its XIDs come from injected faults. Boards without ECC say
+ * NOT_SUPPORTED.
  */
 #include <string.h>
 
@@ -30,8 +31,8 @@ nvmlReturn_t sim_nvmlDeviceGetDefaultEccMode(nvmlDevice_t device, nvmlEnableStat
 	return result;
 }
 
-nvmlReturn_t sim_nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, nvmlMemoryErrorType_t error, nvmlEccCounterType_t counter,
-					     unsigned long long *count)
+nvmlReturn_t sim_nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, nvmlMemoryErrorType_t error,
+                                             nvmlEccCounterType_t counter, unsigned long long *count)
 {
 	uint32_t card;
 	nvmlReturn_t result = ecc_card(device, count, &card);
@@ -44,8 +45,8 @@ nvmlReturn_t sim_nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, nvmlMemoryErro
 }
 
 nvmlReturn_t sim_nvmlDeviceGetMemoryErrorCounter(nvmlDevice_t device, nvmlMemoryErrorType_t error,
-						 nvmlEccCounterType_t counter, nvmlMemoryLocation_t location,
-						 unsigned long long *count)
+                                                 nvmlEccCounterType_t counter, nvmlMemoryLocation_t location,
+                                                 unsigned long long *count)
 {
 	if ((unsigned)location >= NVML_MEMORY_LOCATION_COUNT)
 		return NVML_ERROR_INVALID_ARGUMENT;
@@ -53,7 +54,7 @@ nvmlReturn_t sim_nvmlDeviceGetMemoryErrorCounter(nvmlDevice_t device, nvmlMemory
 }
 
 nvmlReturn_t sim_nvmlDeviceGetDetailedEccErrors(nvmlDevice_t device, nvmlMemoryErrorType_t error,
-						nvmlEccCounterType_t counter, nvmlEccErrorCounts_t *counts)
+                                                nvmlEccCounterType_t counter, nvmlEccErrorCounts_t *counts)
 {
 	unsigned long long total;
 	nvmlReturn_t result = sim_nvmlDeviceGetTotalEccErrors(device, error, counter, counts ? &total : NULL);
@@ -63,7 +64,7 @@ nvmlReturn_t sim_nvmlDeviceGetDetailedEccErrors(nvmlDevice_t device, nvmlMemoryE
 }
 
 nvmlReturn_t sim_nvmlDeviceGetRetiredPages(nvmlDevice_t device, nvmlPageRetirementCause_t cause, unsigned int *count,
-					   unsigned long long *addresses)
+                                           unsigned long long *addresses)
 {
 	uint32_t card;
 	nvmlReturn_t result = ecc_card(device, count, &card);
@@ -79,7 +80,7 @@ nvmlReturn_t sim_nvmlDeviceGetRetiredPages(nvmlDevice_t device, nvmlPageRetireme
 }
 
 nvmlReturn_t sim_nvmlDeviceGetRetiredPages_v2(nvmlDevice_t device, nvmlPageRetirementCause_t cause, unsigned int *count,
-					      unsigned long long *addresses, unsigned long long *times)
+                                              unsigned long long *addresses, unsigned long long *times)
 {
 	(void)times;
 	return sim_nvmlDeviceGetRetiredPages(device, cause, count, addresses);
@@ -89,7 +90,7 @@ nvmlReturn_t sim_nvmlDeviceGetRetiredPagesPendingStatus(nvmlDevice_t device, nvm
 {
 	unsigned count = 0;
 	nvmlReturn_t result = sim_nvmlDeviceGetRetiredPages(device, NVML_PAGE_RETIREMENT_CAUSE_DOUBLE_BIT_ECC_ERROR,
-							    pending ? &count : NULL, NULL);
+	                                                    pending ? &count : NULL, NULL);
 	if (result == NVML_SUCCESS)
 		*pending = NVML_FEATURE_DISABLED;
 	return result;
@@ -104,7 +105,7 @@ static nvmlReturn_t remap_card(nvmlDevice_t device, const void *out, uint32_t *c
 }
 
 nvmlReturn_t sim_nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned int *corrected, unsigned int *uncorrected,
-					   unsigned int *pending, unsigned int *failed)
+                                           unsigned int *pending, unsigned int *failed)
 {
 	uint32_t card;
 	nvmlReturn_t result = remap_card(device, corrected && uncorrected && pending ? failed : NULL, &card);

@@ -1,9 +1,9 @@
 /* nvml_events.c: event sets: XIDs as they happen.
  *
  * Whoever raises an XID (fault injection, from C or Python) writes it into the machine file's ring under SIM_LOCK_EVENT
- * and bumps event_word; a waiter sleeps on that futex word. A set sees what happens after a device was registered in it.
- * A writer killed between the bump and the wake costs a waiter at most one second, not its life. What can go wrong: a
- * waiter that falls more than SIM_EVENTS behind misses the oldest.
+ * and bumps event_word; a waiter sleeps on that futex word. A set sees what happens after a device was registered in
+ * it. A writer killed between the bump and the wake costs a waiter at most one second, not its life. What can go wrong:
+ * a waiter that falls more than SIM_EVENTS behind misses the oldest.
  */
 #include <errno.h>
 #include <limits.h>
@@ -93,11 +93,11 @@ static void describe(const struct sim_event *event, nvmlEventData_t *data)
 	const struct sim_device_model *model = &sim_machine->model[event->device];
 	bool cut = model->mig == SIM_MIG_INSTANCE;
 	*data = (nvmlEventData_t){
-		.device = nvml_handle(card_of(event->device)),
-		.eventType = nvmlEventTypeXidCriticalError,
-		.eventData = event->xid,
-		.gpuInstanceId = cut ? model->gpu_instance : NVML_NO_INSTANCE,
-		.computeInstanceId = cut ? model->compute_instance : NVML_NO_INSTANCE,
+	        .device = nvml_handle(card_of(event->device)),
+	        .eventType = nvmlEventTypeXidCriticalError,
+	        .eventData = event->xid,
+	        .gpuInstanceId = cut ? model->gpu_instance : NVML_NO_INSTANCE,
+	        .computeInstanceId = cut ? model->compute_instance : NVML_NO_INSTANCE,
 	};
 }
 

@@ -103,8 +103,9 @@ static nvmlReturn_t nvlink_field(nvmlDevice_t device, nvmlFieldValue_t *field)
 		return unsigned_value(field, NVML_SUCCESS, count);
 	}
 	default: /* NVML_FI_DEV_NVLINK_SPEED_MBPS_L0 and its followers */
-		link = field->fieldId <= NVML_FI_DEV_NVLINK_SPEED_MBPS_L5 ? field->fieldId - NVML_FI_DEV_NVLINK_SPEED_MBPS_L0
-									  : field->fieldId - NVML_FI_DEV_NVLINK_SPEED_MBPS_L6 + 6;
+		link = field->fieldId <= NVML_FI_DEV_NVLINK_SPEED_MBPS_L5
+		               ? field->fieldId - NVML_FI_DEV_NVLINK_SPEED_MBPS_L0
+		               : field->fieldId - NVML_FI_DEV_NVLINK_SPEED_MBPS_L6 + 6;
 		result = sim_nvmlDeviceGetNvLinkState(device, link, &active);
 		return unsigned_value(field, result, active ? nvml_link_mbps(card) : 0);
 	}
@@ -132,7 +133,8 @@ static nvmlReturn_t other_field(nvmlDevice_t device, nvmlFieldValue_t *field)
 	case NVML_FI_DEV_C2C_LINK_COUNT:
 		return unsigned_value(field, NVML_SUCCESS, 0);
 	case NVML_FI_DEV_IS_RESETLESS_MIG_SUPPORTED:
-		return unsigned_value(field, NVML_SUCCESS, sim_machine->model[card].architecture >= NVML_DEVICE_ARCH_HOPPER);
+		return unsigned_value(field, NVML_SUCCESS,
+		                      sim_machine->model[card].architecture >= NVML_DEVICE_ARCH_HOPPER);
 	default:
 		return NVML_ERROR_NOT_SUPPORTED;
 	}

@@ -10,7 +10,7 @@
 #include "nvml_device.h"
 
 static struct nvmlDevice_st handles[SIM_DEVICES] = {
-	{0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}, {8}, {9}, {10}, {11}, {12}, {13}, {14}, {15},
+        {0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}, {8}, {9}, {10}, {11}, {12}, {13}, {14}, {15},
 };
 _Static_assert(SIM_DEVICES == 16, "one handle for each entry of the machine file");
 
@@ -24,7 +24,8 @@ static bool is_instance(uint32_t index)
 	return model_of(index)->mig == SIM_MIG_INSTANCE;
 }
 
-/* ---- doors -------------------------------------------------------------------------------------------------------- */
+/* ---- doors --------------------------------------------------------------------------------------------------------
+ */
 
 nvmlDevice_t nvml_handle(uint32_t index)
 {
@@ -112,7 +113,8 @@ static nvmlReturn_t give(nvmlDevice_t device, unsigned *out, size_t member)
 	return result;
 }
 
-/* ---- handles ------------------------------------------------------------------------------------------------------ */
+/* ---- handles ------------------------------------------------------------------------------------------------------
+ */
 
 nvmlReturn_t sim_nvmlDeviceGetCount_v2(unsigned int *count)
 {
@@ -228,7 +230,8 @@ nvmlReturn_t sim_nvmlDeviceGetHandleByPciBusId(const char *bus_id, nvmlDevice_t 
 	return sim_nvmlDeviceGetHandleByPciBusId_v2(bus_id, device);
 }
 
-/* ---- identity ----------------------------------------------------------------------------------------------------- */
+/* ---- identity -----------------------------------------------------------------------------------------------------
+ */
 
 nvmlReturn_t sim_nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned int length)
 {
@@ -275,7 +278,7 @@ nvmlReturn_t sim_nvmlDeviceGetIndex(nvmlDevice_t device, unsigned int *out)
 		return result;
 	/* An instance's index is its place among its card's instances. */
 	for (*out = 0; is_instance(i) ? nvml_nth_instance((uint32_t)model_of(i)->parent, *out, &other)
-				      : nvml_nth_card(*out, &other);
+	                              : nvml_nth_card(*out, &other);
 	     ++*out)
 		if (other == i)
 			return NVML_SUCCESS;
@@ -348,7 +351,8 @@ nvmlReturn_t sim_nvmlDeviceGetMultiGpuBoard(nvmlDevice_t device, unsigned int *m
 	return result;
 }
 
-/* ---- PCI ---------------------------------------------------------------------------------------------------------- */
+/* ---- PCI ----------------------------------------------------------------------------------------------------------
+ */
 
 void nvml_pci(const char *bus_id, nvmlPciInfo_t *pci)
 {
@@ -358,7 +362,8 @@ void nvml_pci(const char *bus_id, nvmlPciInfo_t *pci)
 	pci->domain = at[0];
 	pci->bus = at[1];
 	pci->device = at[2];
-	snprintf(pci->busIdLegacy, sizeof(pci->busIdLegacy), "%04X:%02X:%02X.0", at[0] & 0xffff, at[1] & 0xff, at[2] & 0xff);
+	snprintf(pci->busIdLegacy, sizeof(pci->busIdLegacy), "%04X:%02X:%02X.0", at[0] & 0xffff, at[1] & 0xff,
+	         at[2] & 0xff);
 	snprintf(pci->busId, sizeof(pci->busId), "%08X:%02X:%02X.0", at[0], at[1], at[2]);
 }
 
@@ -381,7 +386,8 @@ nvmlReturn_t sim_nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pci
 	return give_pci(device, pci, sizeof(*pci));
 }
 
-/* The older structures are shorter: version 2 ends after the subsystem id (reserved words follow), version 1 before it. */
+/* The older structures are shorter: version 2 ends after the subsystem id (reserved words follow), version 1 before it.
+ */
 nvmlReturn_t sim_nvmlDeviceGetPciInfo_v2(nvmlDevice_t device, nvmlPciInfo_t *pci)
 {
 	return give_pci(device, pci, offsetof(nvmlPciInfo_t, busId));

@@ -1,7 +1,8 @@
 /* nvml_init.c: NVML's start and end, its error texts, and what it says of the system as a whole.
  *
  * nvmlInit opens (or creates) the machine file and nothing more: a program that only watches takes no client slot. It
- * refuses with DRIVER_NOT_LOADED where the machine file cannot be had and where a real driver is present, as cuInit does.
+ * refuses with DRIVER_NOT_LOADED where the machine file cannot be had and where a real driver is present, as cuInit
+ * does.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -24,8 +25,9 @@ static bool real_driver_refuses(void)
 		return false;
 	if (access("/dev/nvidiactl", F_OK) != 0 && access("/proc/driver/nvidia/version", F_OK) != 0)
 		return false;
-	sim_log("a real NVIDIA driver is here (/dev/nvidiactl or /proc/driver/nvidia/version): NVML is not simulated beside it; "
-		"PARTAGE_SIM_FORCE=1 does it all the same");
+	sim_log("a real NVIDIA driver is here (/dev/nvidiactl or /proc/driver/nvidia/version): NVML is not simulated "
+	        "beside it; "
+	        "PARTAGE_SIM_FORCE=1 does it all the same");
 	return true;
 }
 
@@ -73,37 +75,37 @@ nvmlReturn_t sim_nvmlShutdown(void)
 }
 
 static const char *const error_texts[] = {
-	[NVML_SUCCESS] = "Success",
-	[NVML_ERROR_UNINITIALIZED] = "Uninitialized",
-	[NVML_ERROR_INVALID_ARGUMENT] = "Invalid Argument",
-	[NVML_ERROR_NOT_SUPPORTED] = "Not Supported",
-	[NVML_ERROR_NO_PERMISSION] = "Insufficient Permissions",
-	[NVML_ERROR_ALREADY_INITIALIZED] = "Already Initialized",
-	[NVML_ERROR_NOT_FOUND] = "Not Found",
-	[NVML_ERROR_INSUFFICIENT_SIZE] = "Insufficient Size",
-	[NVML_ERROR_INSUFFICIENT_POWER] = "Insufficient External Power",
-	[NVML_ERROR_DRIVER_NOT_LOADED] = "Driver Not Loaded",
-	[NVML_ERROR_TIMEOUT] = "Timeout",
-	[NVML_ERROR_IRQ_ISSUE] = "Interrupt Request Issue",
-	[NVML_ERROR_LIBRARY_NOT_FOUND] = "NVML Shared Library Not Found",
-	[NVML_ERROR_FUNCTION_NOT_FOUND] = "Function Not Found",
-	[NVML_ERROR_CORRUPTED_INFOROM] = "Corrupted infoROM",
-	[NVML_ERROR_GPU_IS_LOST] = "GPU is lost",
-	[NVML_ERROR_RESET_REQUIRED] = "GPU requires restart",
-	[NVML_ERROR_OPERATING_SYSTEM] = "Operating System Error",
-	[NVML_ERROR_LIB_RM_VERSION_MISMATCH] = "Driver/library version mismatch",
-	[NVML_ERROR_IN_USE] = "In use by another client",
-	[NVML_ERROR_MEMORY] = "Insufficient Memory",
-	[NVML_ERROR_NO_DATA] = "No data",
-	[NVML_ERROR_VGPU_ECC_NOT_SUPPORTED] = "Not supported on vGPU while ECC is enabled",
-	[NVML_ERROR_INSUFFICIENT_RESOURCES] = "Insufficient Resources",
-	[NVML_ERROR_FREQ_NOT_SUPPORTED] = "Frequency not supported",
-	[NVML_ERROR_ARGUMENT_VERSION_MISMATCH] = "Argument version mismatch",
-	[NVML_ERROR_DEPRECATED] = "Deprecated",
-	[NVML_ERROR_NOT_READY] = "Not ready",
-	[NVML_ERROR_GPU_NOT_FOUND] = "GPU not found",
-	[NVML_ERROR_INVALID_STATE] = "Invalid state",
-	[NVML_ERROR_RESET_TYPE_NOT_SUPPORTED] = "Reset type not supported",
+        [NVML_SUCCESS] = "Success",
+        [NVML_ERROR_UNINITIALIZED] = "Uninitialized",
+        [NVML_ERROR_INVALID_ARGUMENT] = "Invalid Argument",
+        [NVML_ERROR_NOT_SUPPORTED] = "Not Supported",
+        [NVML_ERROR_NO_PERMISSION] = "Insufficient Permissions",
+        [NVML_ERROR_ALREADY_INITIALIZED] = "Already Initialized",
+        [NVML_ERROR_NOT_FOUND] = "Not Found",
+        [NVML_ERROR_INSUFFICIENT_SIZE] = "Insufficient Size",
+        [NVML_ERROR_INSUFFICIENT_POWER] = "Insufficient External Power",
+        [NVML_ERROR_DRIVER_NOT_LOADED] = "Driver Not Loaded",
+        [NVML_ERROR_TIMEOUT] = "Timeout",
+        [NVML_ERROR_IRQ_ISSUE] = "Interrupt Request Issue",
+        [NVML_ERROR_LIBRARY_NOT_FOUND] = "NVML Shared Library Not Found",
+        [NVML_ERROR_FUNCTION_NOT_FOUND] = "Function Not Found",
+        [NVML_ERROR_CORRUPTED_INFOROM] = "Corrupted infoROM",
+        [NVML_ERROR_GPU_IS_LOST] = "GPU is lost",
+        [NVML_ERROR_RESET_REQUIRED] = "GPU requires restart",
+        [NVML_ERROR_OPERATING_SYSTEM] = "Operating System Error",
+        [NVML_ERROR_LIB_RM_VERSION_MISMATCH] = "Driver/library version mismatch",
+        [NVML_ERROR_IN_USE] = "In use by another client",
+        [NVML_ERROR_MEMORY] = "Insufficient Memory",
+        [NVML_ERROR_NO_DATA] = "No data",
+        [NVML_ERROR_VGPU_ECC_NOT_SUPPORTED] = "Not supported on vGPU while ECC is enabled",
+        [NVML_ERROR_INSUFFICIENT_RESOURCES] = "Insufficient Resources",
+        [NVML_ERROR_FREQ_NOT_SUPPORTED] = "Frequency not supported",
+        [NVML_ERROR_ARGUMENT_VERSION_MISMATCH] = "Argument version mismatch",
+        [NVML_ERROR_DEPRECATED] = "Deprecated",
+        [NVML_ERROR_NOT_READY] = "Not ready",
+        [NVML_ERROR_GPU_NOT_FOUND] = "GPU not found",
+        [NVML_ERROR_INVALID_STATE] = "Invalid state",
+        [NVML_ERROR_RESET_TYPE_NOT_SUPPORTED] = "Reset type not supported",
 };
 
 const char *sim_nvmlErrorString(nvmlReturn_t result)

@@ -35,7 +35,8 @@ static nvmlReturn_t capable_card(nvmlDevice_t device, const void *out, uint32_t 
 static nvmlReturn_t cut_card(nvmlDevice_t device, const void *out, uint32_t *card)
 {
 	nvmlReturn_t result = nvml_card(device, out, card);
-	return result == NVML_SUCCESS && sim_machine->model[*card].mig != SIM_MIG_CARD ? NVML_ERROR_NOT_SUPPORTED : result;
+	return result == NVML_SUCCESS && sim_machine->model[*card].mig != SIM_MIG_CARD ? NVML_ERROR_NOT_SUPPORTED
+	                                                                               : result;
 }
 
 nvmlReturn_t sim_nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned int *current, unsigned int *pending)
@@ -44,7 +45,8 @@ nvmlReturn_t sim_nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned int *current
 	nvmlReturn_t result = capable_card(device, pending ? current : NULL, &card);
 	if (result != NVML_SUCCESS)
 		return result;
-	*current = *pending = sim_machine->model[card].mig == SIM_MIG_CARD ? NVML_DEVICE_MIG_ENABLE : NVML_DEVICE_MIG_DISABLE;
+	*current = *pending =
+	        sim_machine->model[card].mig == SIM_MIG_CARD ? NVML_DEVICE_MIG_ENABLE : NVML_DEVICE_MIG_DISABLE;
 	return NVML_SUCCESS;
 }
 
@@ -115,16 +117,17 @@ nvmlReturn_t sim_nvmlDeviceGetAttributes_v2(nvmlDevice_t device, nvmlDeviceAttri
 		return result;
 	const struct sim_mig_profile *profile = profile_of(index);
 	*out = (nvmlDeviceAttributes_t){
-		.multiprocessorCount = sim_machine->model[index].sms,
-		.sharedCopyEngineCount = profile->copy_engines,
-		.gpuInstanceSliceCount = profile->slices,
-		.computeInstanceSliceCount = profile->slices,
-		.memorySizeMB = sim_machine->model[index].memory >> 20,
+	        .multiprocessorCount = sim_machine->model[index].sms,
+	        .sharedCopyEngineCount = profile->copy_engines,
+	        .gpuInstanceSliceCount = profile->slices,
+	        .computeInstanceSliceCount = profile->slices,
+	        .memorySizeMB = sim_machine->model[index].memory >> 20,
 	};
 	return NVML_SUCCESS;
 }
 
-/* ---- GPU instance profiles ------------------------------------------------------------------------------------------ */
+/* ---- GPU instance profiles ------------------------------------------------------------------------------------------
+ */
 
 /* By NVML_GPU_INSTANCE_PROFILE_* (kind) or by the id that such a profile has. */
 static const struct sim_mig_profile *find_profile(unsigned number, bool by_id)
@@ -138,7 +141,7 @@ static const struct sim_mig_profile *find_profile(unsigned number, bool by_id)
 }
 
 static nvmlReturn_t profile_at(nvmlDevice_t device, unsigned number, bool by_id, const void *out, uint32_t *card,
-			       const struct sim_mig_profile **profile)
+                               const struct sim_mig_profile **profile)
 {
 	nvmlReturn_t result = cut_card(device, out, card);
 	if (result != NVML_SUCCESS)
@@ -189,7 +192,8 @@ static unsigned room_for(uint32_t card, const struct sim_mig_profile *profile, b
 	return count;
 }
 
-nvmlReturn_t sim_nvmlDeviceGetGpuInstanceProfileInfo(nvmlDevice_t device, unsigned int kind, nvmlGpuInstanceProfileInfo_t *out)
+nvmlReturn_t sim_nvmlDeviceGetGpuInstanceProfileInfo(nvmlDevice_t device, unsigned int kind,
+                                                     nvmlGpuInstanceProfileInfo_t *out)
 {
 	const struct sim_mig_profile *profile;
 	uint32_t card;
@@ -197,27 +201,28 @@ nvmlReturn_t sim_nvmlDeviceGetGpuInstanceProfileInfo(nvmlDevice_t device, unsign
 	if (result != NVML_SUCCESS)
 		return result;
 	*out = (nvmlGpuInstanceProfileInfo_t){
-		.id = profile->id,
-		.sliceCount = profile->slices,
-		.instanceCount = room_for(card, profile, true),
-		.multiprocessorCount = profile->sms,
-		.copyEngineCount = profile->copy_engines,
-		.memorySizeMB = profile->memory >> 20,
+	        .id = profile->id,
+	        .sliceCount = profile->slices,
+	        .instanceCount = room_for(card, profile, true),
+	        .multiprocessorCount = profile->sms,
+	        .copyEngineCount = profile->copy_engines,
+	        .memorySizeMB = profile->memory >> 20,
 	};
 	return NVML_SUCCESS;
 }
 
 /* Version 2 and version 3 share all but the place of one word: the caller says which by `version`. */
-static nvmlReturn_t profile_info(uint32_t card, const struct sim_mig_profile *profile, nvmlGpuInstanceProfileInfo_v2_t *out)
+static nvmlReturn_t profile_info(uint32_t card, const struct sim_mig_profile *profile,
+                                 nvmlGpuInstanceProfileInfo_v2_t *out)
 {
 	nvmlGpuInstanceProfileInfo_v2_t two = {
-		.version = out->version,
-		.id = profile->id,
-		.sliceCount = profile->slices,
-		.instanceCount = room_for(card, profile, true),
-		.multiprocessorCount = profile->sms,
-		.copyEngineCount = profile->copy_engines,
-		.memorySizeMB = profile->memory >> 20,
+	        .version = out->version,
+	        .id = profile->id,
+	        .sliceCount = profile->slices,
+	        .instanceCount = room_for(card, profile, true),
+	        .multiprocessorCount = profile->sms,
+	        .copyEngineCount = profile->copy_engines,
+	        .memorySizeMB = profile->memory >> 20,
 	};
 	snprintf(two.name, sizeof(two.name), "MIG %s", profile->name);
 	if (out->version == nvmlGpuInstanceProfileInfo_v2) {
@@ -227,13 +232,13 @@ static nvmlReturn_t profile_info(uint32_t card, const struct sim_mig_profile *pr
 	if (out->version != nvmlGpuInstanceProfileInfo_v3)
 		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
 	nvmlGpuInstanceProfileInfo_v3_t three = {
-		.version = two.version,
-		.id = two.id,
-		.sliceCount = two.sliceCount,
-		.instanceCount = two.instanceCount,
-		.multiprocessorCount = two.multiprocessorCount,
-		.copyEngineCount = two.copyEngineCount,
-		.memorySizeMB = two.memorySizeMB,
+	        .version = two.version,
+	        .id = two.id,
+	        .sliceCount = two.sliceCount,
+	        .instanceCount = two.instanceCount,
+	        .multiprocessorCount = two.multiprocessorCount,
+	        .copyEngineCount = two.copyEngineCount,
+	        .memorySizeMB = two.memorySizeMB,
 	};
 	memcpy(three.name, two.name, sizeof(three.name));
 	memcpy((void *)out, &three, sizeof(three));
@@ -241,7 +246,7 @@ static nvmlReturn_t profile_info(uint32_t card, const struct sim_mig_profile *pr
 }
 
 nvmlReturn_t sim_nvmlDeviceGetGpuInstanceProfileInfoV(nvmlDevice_t device, unsigned int kind,
-						      nvmlGpuInstanceProfileInfo_v2_t *out)
+                                                      nvmlGpuInstanceProfileInfo_v2_t *out)
 {
 	const struct sim_mig_profile *profile;
 	uint32_t card;
@@ -250,7 +255,7 @@ nvmlReturn_t sim_nvmlDeviceGetGpuInstanceProfileInfoV(nvmlDevice_t device, unsig
 }
 
 nvmlReturn_t sim_nvmlDeviceGetGpuInstanceProfileInfoByIdV(nvmlDevice_t device, unsigned int id,
-							  nvmlGpuInstanceProfileInfo_v2_t *out)
+                                                          nvmlGpuInstanceProfileInfo_v2_t *out)
 {
 	const struct sim_mig_profile *profile;
 	uint32_t card;
@@ -259,7 +264,7 @@ nvmlReturn_t sim_nvmlDeviceGetGpuInstanceProfileInfoByIdV(nvmlDevice_t device, u
 }
 
 nvmlReturn_t sim_nvmlDeviceGetGpuInstancePossiblePlacements_v2(nvmlDevice_t device, unsigned int id,
-							       nvmlGpuInstancePlacement_t *places, unsigned int *count)
+                                                               nvmlGpuInstancePlacement_t *places, unsigned int *count)
 {
 	const struct sim_mig_profile *profile;
 	uint32_t card;
@@ -287,7 +292,8 @@ nvmlReturn_t sim_nvmlDeviceGetGpuInstanceRemainingCapacity(nvmlDevice_t device, 
 	return result;
 }
 
-/* ---- instances ------------------------------------------------------------------------------------------------------ */
+/* ---- instances ------------------------------------------------------------------------------------------------------
+ */
 
 static bool gpu_instance_index(nvmlGpuInstance_t instance, uint32_t *index)
 {
@@ -297,7 +303,8 @@ static bool gpu_instance_index(nvmlGpuInstance_t instance, uint32_t *index)
 	return sim_machine->model[*index].mig == SIM_MIG_INSTANCE;
 }
 
-nvmlReturn_t sim_nvmlDeviceGetGpuInstances(nvmlDevice_t device, unsigned int id, nvmlGpuInstance_t *list, unsigned int *count)
+nvmlReturn_t sim_nvmlDeviceGetGpuInstances(nvmlDevice_t device, unsigned int id, nvmlGpuInstance_t *list,
+                                           unsigned int *count)
 {
 	const struct sim_mig_profile *profile;
 	uint32_t card, index;
@@ -333,16 +340,16 @@ nvmlReturn_t sim_nvmlGpuInstanceGetInfo(nvmlGpuInstance_t instance, nvmlGpuInsta
 		return NVML_ERROR_INVALID_ARGUMENT;
 	const struct sim_device_model *model = &sim_machine->model[index];
 	*info = (nvmlGpuInstanceInfo_t){
-		.device = nvml_handle((uint32_t)model->parent),
-		.id = model->gpu_instance,
-		.profileId = profile_of(index)->id,
-		.placement = {.start = model->mig_start, .size = profile_of(index)->memory_slices},
+	        .device = nvml_handle((uint32_t)model->parent),
+	        .id = model->gpu_instance,
+	        .profileId = profile_of(index)->id,
+	        .placement = {.start = model->mig_start, .size = profile_of(index)->memory_slices},
 	};
 	return NVML_SUCCESS;
 }
 
 nvmlReturn_t sim_nvmlGpuInstanceGetComputeInstanceById(nvmlGpuInstance_t instance, unsigned int id,
-						       nvmlComputeInstance_t *compute)
+                                                       nvmlComputeInstance_t *compute)
 {
 	uint32_t index;
 	if (!compute || !gpu_instance_index(instance, &index))
@@ -363,11 +370,11 @@ nvmlReturn_t sim_nvmlComputeInstanceGetInfo_v2(nvmlComputeInstance_t compute, nv
 	if (model->mig != SIM_MIG_INSTANCE)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	*info = (nvmlComputeInstanceInfo_t){
-		.device = nvml_handle((uint32_t)model->parent),
-		.gpuInstance = &gpu_instances[index],
-		.id = model->compute_instance,
-		.profileId = profile_of(index)->kind,
-		.placement = {.start = 0, .size = profile_of(index)->slices},
+	        .device = nvml_handle((uint32_t)model->parent),
+	        .gpuInstance = &gpu_instances[index],
+	        .id = model->compute_instance,
+	        .profileId = profile_of(index)->kind,
+	        .placement = {.start = 0, .size = profile_of(index)->slices},
 	};
 	return NVML_SUCCESS;
 }

@@ -46,8 +46,10 @@ unsigned nvml_link_mbps(uint32_t card)
 	return version < sizeof(by_version) / sizeof(*by_version) ? by_version[version] : NVML_LINK_MBPS_UNKNOWN;
 }
 
-/* A board without NVLink: NOT_SUPPORTED; a link beyond what any board has: INVALID_ARGUMENT; an unused one: inactive. */
-static nvmlReturn_t link_of(nvmlDevice_t device, unsigned link, const void *out, uint32_t *card, bool *active, uint32_t *peer)
+/* A board without NVLink: NOT_SUPPORTED; a link beyond what any board has: INVALID_ARGUMENT; an unused one: inactive.
+ */
+static nvmlReturn_t link_of(nvmlDevice_t device, unsigned link, const void *out, uint32_t *card, bool *active,
+                            uint32_t *peer)
 {
 	nvmlReturn_t result = nvml_card(device, out, card);
 	if (result != NVML_SUCCESS)
@@ -86,8 +88,8 @@ nvmlReturn_t sim_nvmlDeviceGetNvLinkVersion(nvmlDevice_t device, unsigned int li
 	return result;
 }
 
-nvmlReturn_t sim_nvmlDeviceGetNvLinkCapability(nvmlDevice_t device, unsigned int link, nvmlNvLinkCapability_t capability,
-					       unsigned int *value)
+nvmlReturn_t sim_nvmlDeviceGetNvLinkCapability(nvmlDevice_t device, unsigned int link,
+                                               nvmlNvLinkCapability_t capability, unsigned int *value)
 {
 	uint32_t card, peer;
 	nvmlReturn_t result = active_link(device, link, value, &card, &peer);
@@ -128,7 +130,8 @@ nvmlReturn_t sim_nvmlDeviceGetNvLinkRemotePciInfo(nvmlDevice_t device, unsigned 
 	return result;
 }
 
-nvmlReturn_t sim_nvmlDeviceGetNvLinkRemoteDeviceType(nvmlDevice_t device, unsigned int link, nvmlIntNvLinkDeviceType_t *type)
+nvmlReturn_t sim_nvmlDeviceGetNvLinkRemoteDeviceType(nvmlDevice_t device, unsigned int link,
+                                                     nvmlIntNvLinkDeviceType_t *type)
 {
 	uint32_t card, peer;
 	nvmlReturn_t result = active_link(device, link, type, &card, &peer);
@@ -137,8 +140,8 @@ nvmlReturn_t sim_nvmlDeviceGetNvLinkRemoteDeviceType(nvmlDevice_t device, unsign
 	return result;
 }
 
-nvmlReturn_t sim_nvmlDeviceGetNvLinkErrorCounter(nvmlDevice_t device, unsigned int link, nvmlNvLinkErrorCounter_t counter,
-						 unsigned long long *value)
+nvmlReturn_t sim_nvmlDeviceGetNvLinkErrorCounter(nvmlDevice_t device, unsigned int link,
+                                                 nvmlNvLinkErrorCounter_t counter, unsigned long long *value)
 {
 	uint32_t card, peer;
 	nvmlReturn_t result = active_link(device, link, value, &card, &peer);
@@ -150,7 +153,8 @@ nvmlReturn_t sim_nvmlDeviceGetNvLinkErrorCounter(nvmlDevice_t device, unsigned i
 	return NVML_SUCCESS;
 }
 
-/* ---- fabric: cards behind NVSwitches of one board are one complete, healthy clique ------------------------------------ */
+/* ---- fabric: cards behind NVSwitches of one board are one complete, healthy clique
+ * ------------------------------------ */
 
 static bool switched(uint32_t card)
 {
@@ -188,6 +192,6 @@ nvmlReturn_t sim_nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t device, nvmlGpuFabricI
 	info->healthMask = 0;
 	if (info->version == nvmlGpuFabricInfo_v3)
 		info->healthSummary = switched(device->index) ? NVML_GPU_FABRIC_HEALTH_SUMMARY_HEALTHY
-							      : NVML_GPU_FABRIC_HEALTH_SUMMARY_NOT_SUPPORTED;
+		                                              : NVML_GPU_FABRIC_HEALTH_SUMMARY_NOT_SUPPORTED;
 	return NVML_SUCCESS;
 }

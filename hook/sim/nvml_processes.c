@@ -1,19 +1,21 @@
 /* nvml_processes.c: which processes run on a device, and how much each uses it.
  *
- * A pid is told as the caller's pid namespace knows it. A client of the same namespace recorded it so itself; for one of
- * another namespace (the agent on the host asks about a container) /proc is searched for the process with that namespace,
- * inner pid and start time. A process that the caller's namespace does not contain is left out, as today's drivers do;
- * older ones gave a pid that means nothing to the caller: the fault "foreign-pids" does the same.
+ * A pid is told as the caller's pid namespace knows it. A client of the same namespace recorded it so itself; for one
+ * of another namespace (the agent on the host asks about a container) /proc is searched for the process with that
+ * namespace, inner pid and start time. A process that the caller's namespace does not contain is left out, as today's
+ * drivers do; older ones gave a pid that means nothing to the caller: the fault "foreign-pids" does the same.
  */
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "nvml_device.h"
 
-/* ---- pids --------------------------------------------------------------------------------------------------------- */
+/* ---- pids ---------------------------------------------------------------------------------------------------------
+ */
 
 static uint64_t namespace_of(const char *pid)
 {
@@ -86,17 +88,29 @@ static bool foreign_pids_wanted(void)
 	return false;
 }
 
+/* Whether /proc speaks of our own pid namespace: it may have been mounted by another one. */
+static bool proc_is_ours(void)
+{
+	char self[32];
+	ssize_t n = readlink("/proc/self", self, sizeof(self) - 1);
+	if (n <= 0)
+		return false;
+	self[n] = 0;
+	return atoi(self) == (int)getpid();
+}
+
 /* The client's pid as the caller knows it; 0 where its namespace does not contain the process. */
 static int visible_pid(const struct sim_client *client)
 {
 	uint64_t own = namespace_of("self");
 	if (!own || !client->pid_ns || client->pid_ns == own)
 		return client->pid;
-	int found = find_pid(client);
+	int found = proc_is_ours() ? find_pid(client) : 0;
 	return found || !foreign_pids_wanted() ? found : client->pid;
 }
 
-/* ---- running processes -------------------------------------------------------------------------------------------- */
+/* ---- running processes --------------------------------------------------------------------------------------------
+ */
 
 struct process {
 	unsigned pid, gpu_instance, compute_instance;
@@ -105,7 +119,8 @@ struct process {
 
 static bool uses(const struct sim_client_device *device)
 {
-	return __atomic_load_n(&device->memory, __ATOMIC_RELAXED) || __atomic_load_n(&device->busy_ns, __ATOMIC_RELAXED);
+	return __atomic_load_n(&device->memory, __ATOMIC_RELAXED) ||
+	       __atomic_load_n(&device->busy_ns, __ATOMIC_RELAXED);
 }
 
 /* Fills at most `room` entries and returns how many there are. */
@@ -125,15 +140,16 @@ static unsigned list_processes(uint32_t card, struct process *list, unsigned roo
 				continue;
 			if (n < room)
 				list[n] = (struct process){(unsigned)pid, cut ? model->gpu_instance : NVML_NO_INSTANCE,
-							   cut ? model->compute_instance : NVML_NO_INSTANCE,
-							   client->device[i].memory};
+				                           cut ? model->compute_instance : NVML_NO_INSTANCE,
+				                           client->device[i].memory};
 			n++;
 		}
 	}
 	return n;
 }
 
-/* NVML's convention: *count is the room and becomes the number; too little room is INSUFFICIENT_SIZE with the number. */
+/* NVML's convention: *count is the room and becomes the number; too little room is INSUFFICIENT_SIZE with the number.
+ */
 static nvmlReturn_t give_processes(nvmlDevice_t device, unsigned *count, void *infos, size_t size)
 {
 	uint32_t card;
@@ -155,18 +171,20 @@ static nvmlReturn_t give_processes(nvmlDevice_t device, unsigned *count, void *i
 	return NVML_SUCCESS;
 }
 
-nvmlReturn_t sim_nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_t *infos)
+nvmlReturn_t sim_nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int *count,
+                                                         nvmlProcessInfo_t *infos)
 {
 	return give_processes(device, count, infos, sizeof(*infos));
 }
 
 nvmlReturn_t sim_nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t device, unsigned int *count,
-							 nvmlProcessInfo_v2_t *infos)
+                                                         nvmlProcessInfo_v2_t *infos)
 {
 	return give_processes(device, count, infos, sizeof(*infos));
 }
 
-nvmlReturn_t sim_nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v1_t *infos)
+nvmlReturn_t sim_nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device, unsigned int *count,
+                                                      nvmlProcessInfo_v1_t *infos)
 {
 	return give_processes(device, count, infos, sizeof(*infos));
 }
@@ -181,41 +199,43 @@ static nvmlReturn_t no_processes(nvmlDevice_t device, unsigned *count)
 	return result;
 }
 
-nvmlReturn_t sim_nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_t *infos)
+nvmlReturn_t sim_nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t device, unsigned int *count,
+                                                          nvmlProcessInfo_t *infos)
 {
 	(void)infos;
 	return no_processes(device, count);
 }
 
 nvmlReturn_t sim_nvmlDeviceGetGraphicsRunningProcesses_v2(nvmlDevice_t device, unsigned int *count,
-							  nvmlProcessInfo_v2_t *infos)
+                                                          nvmlProcessInfo_v2_t *infos)
 {
 	(void)infos;
 	return no_processes(device, count);
 }
 
-nvmlReturn_t sim_nvmlDeviceGetGraphicsRunningProcesses(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v1_t *infos)
+nvmlReturn_t sim_nvmlDeviceGetGraphicsRunningProcesses(nvmlDevice_t device, unsigned int *count,
+                                                       nvmlProcessInfo_v1_t *infos)
 {
 	(void)infos;
 	return no_processes(device, count);
 }
 
 nvmlReturn_t sim_nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int *count,
-							    nvmlProcessInfo_t *infos)
+                                                            nvmlProcessInfo_t *infos)
 {
 	(void)infos;
 	return no_processes(device, count);
 }
 
 nvmlReturn_t sim_nvmlDeviceGetMPSComputeRunningProcesses_v2(nvmlDevice_t device, unsigned int *count,
-							    nvmlProcessInfo_v2_t *infos)
+                                                            nvmlProcessInfo_v2_t *infos)
 {
 	(void)infos;
 	return no_processes(device, count);
 }
 
 nvmlReturn_t sim_nvmlDeviceGetMPSComputeRunningProcesses(nvmlDevice_t device, unsigned int *count,
-							 nvmlProcessInfo_v1_t *infos)
+                                                         nvmlProcessInfo_v1_t *infos)
 {
 	(void)infos;
 	return no_processes(device, count);
@@ -240,11 +260,12 @@ nvmlReturn_t sim_nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvml
 		return NVML_ERROR_INSUFFICIENT_SIZE;
 	for (unsigned i = 0; i < there; i++)
 		out->procArray[i] = (nvmlProcessDetail_v1_t){list[i].pid, list[i].memory, list[i].gpu_instance,
-							     list[i].compute_instance, 0};
+		                                             list[i].compute_instance, 0};
 	return NVML_SUCCESS;
 }
 
-/* ---- use by process ----------------------------------------------------------------------------------------------- */
+/* ---- use by process -----------------------------------------------------------------------------------------------
+ */
 
 /* Who used the card within the last second; one sample each, stamped now. */
 static unsigned list_samples(uint32_t card, nvmlProcessUtilizationInfo_v1_t *list, unsigned room)
@@ -259,14 +280,14 @@ static unsigned list_samples(uint32_t card, nvmlProcessUtilizationInfo_v1_t *lis
 			continue;
 		if (n < room)
 			list[n] = (nvmlProcessUtilizationInfo_v1_t){
-				.timeStamp = now_us, .pid = (unsigned)pid, .smUtil = used, .memUtil = used};
+			        .timeStamp = now_us, .pid = (unsigned)pid, .smUtil = used, .memUtil = used};
 		n++;
 	}
 	return n;
 }
 
 nvmlReturn_t sim_nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *out,
-						 unsigned int *count, unsigned long long last_seen_us)
+                                                 unsigned int *count, unsigned long long last_seen_us)
 {
 	nvmlProcessUtilizationInfo_v1_t list[SIM_CLIENTS];
 	uint32_t card;
@@ -282,8 +303,10 @@ nvmlReturn_t sim_nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProces
 	if (!out || there > room)
 		return NVML_ERROR_INSUFFICIENT_SIZE;
 	for (unsigned i = 0; i < there; i++)
-		out[i] = (nvmlProcessUtilizationSample_t){
-			.pid = list[i].pid, .timeStamp = list[i].timeStamp, .smUtil = list[i].smUtil, .memUtil = list[i].memUtil};
+		out[i] = (nvmlProcessUtilizationSample_t){.pid = list[i].pid,
+		                                          .timeStamp = list[i].timeStamp,
+		                                          .smUtil = list[i].smUtil,
+		                                          .memUtil = list[i].memUtil};
 	return NVML_SUCCESS;
 }
 
@@ -308,7 +331,8 @@ nvmlReturn_t sim_nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvml
 	return NVML_SUCCESS;
 }
 
-/* ---- accounting: a mode that root switches on; here it is off for good ---------------------------------------------- */
+/* ---- accounting: a mode that root switches on; here it is off for good ----------------------------------------------
+ */
 
 nvmlReturn_t sim_nvmlDeviceGetAccountingMode(nvmlDevice_t device, nvmlEnableState_t *mode)
 {

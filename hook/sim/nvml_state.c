@@ -1,7 +1,7 @@
 /* nvml_state.c: clocks, temperature, power, fans, performance state and modes.
  *
- * Nothing here is modelled for its own sake: the figures follow from how busy the card was in the last second, so that a
- * watcher sees them move with the load. What would change a device (locked clocks, power limits, modes) answers
+ * Nothing here is modelled for its own sake: the figures follow from how busy the card was in the last second, so that
+ * a watcher sees them move with the load. What would change a device (locked clocks, power limits, modes) answers
  * NO_PERMISSION as for a user who is not root, since the description of the machine never changes.
  */
 #include <string.h>
@@ -13,7 +13,8 @@ static const struct sim_device_model *model_of(uint32_t card)
 	return &sim_machine->model[card];
 }
 
-/* ---- power -------------------------------------------------------------------------------------------------------- */
+/* ---- power --------------------------------------------------------------------------------------------------------
+ */
 
 unsigned nvml_power_mw(uint32_t card)
 {
@@ -76,13 +77,15 @@ nvmlReturn_t sim_nvmlDeviceGetEnforcedPowerLimit(nvmlDevice_t device, unsigned i
 	return power_limit(device, milliwatts);
 }
 
-nvmlReturn_t sim_nvmlDeviceGetPowerManagementLimitConstraints(nvmlDevice_t device, unsigned int *low, unsigned int *high)
+nvmlReturn_t sim_nvmlDeviceGetPowerManagementLimitConstraints(nvmlDevice_t device, unsigned int *low,
+                                                              unsigned int *high)
 {
 	uint32_t card;
 	nvmlReturn_t result = nvml_card(device, high ? low : NULL, &card);
 	if (result != NVML_SUCCESS)
 		return result;
-	*low = model_of(card)->power_limit_mw * 2 / 7 / 1000 * 1000; /* about the lowest that boards of this class accept */
+	*low = model_of(card)->power_limit_mw * 2 / 7 / 1000 *
+	       1000; /* about the lowest that boards of this class accept */
 	*high = model_of(card)->power_limit_mw;
 	return NVML_SUCCESS;
 }
@@ -105,7 +108,8 @@ nvmlReturn_t sim_nvmlDeviceGetPowerSource(nvmlDevice_t device, nvmlPowerSource_t
 	return result;
 }
 
-/* ---- temperature and fans ------------------------------------------------------------------------------------------- */
+/* ---- temperature and fans -------------------------------------------------------------------------------------------
+ */
 
 unsigned nvml_celsius(uint32_t card)
 {
@@ -130,14 +134,14 @@ nvmlReturn_t sim_nvmlDeviceGetTemperatureV(nvmlDevice_t device, nvmlTemperature_
 	if (out && out->version != nvmlTemperature_v1)
 		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
 	nvmlReturn_t result = sim_nvmlDeviceGetTemperature(device, out ? out->sensorType : NVML_TEMPERATURE_GPU,
-							   out ? &celsius : NULL);
+	                                                   out ? &celsius : NULL);
 	if (result == NVML_SUCCESS)
 		out->temperature = (int)celsius;
 	return result;
 }
 
 nvmlReturn_t sim_nvmlDeviceGetTemperatureThreshold(nvmlDevice_t device, nvmlTemperatureThresholds_t threshold,
-						   unsigned int *celsius)
+                                                   unsigned int *celsius)
 {
 	uint32_t card;
 	nvmlReturn_t result = nvml_card(device, celsius, &card);
@@ -158,7 +162,7 @@ nvmlReturn_t sim_nvmlDeviceGetTemperatureThreshold(nvmlDevice_t device, nvmlTemp
 		return NVML_SUCCESS;
 	default:
 		return (unsigned)threshold < NVML_TEMPERATURE_THRESHOLD_COUNT ? NVML_ERROR_NOT_SUPPORTED
-									      : NVML_ERROR_INVALID_ARGUMENT;
+		                                                              : NVML_ERROR_INVALID_ARGUMENT;
 	}
 }
 
@@ -213,7 +217,8 @@ nvmlReturn_t sim_nvmlDeviceGetNumFans(nvmlDevice_t device, unsigned int *fans)
 	return result;
 }
 
-/* ---- clocks ------------------------------------------------------------------------------------------------------- */
+/* ---- clocks -------------------------------------------------------------------------------------------------------
+ */
 
 /* Boards with fans drop to an idle state; data-centre boards stay at P0. */
 static bool sleeps(uint32_t card)
@@ -315,7 +320,8 @@ nvmlReturn_t sim_nvmlDeviceGetSupportedClocksThrottleReasons(nvmlDevice_t device
 	return sim_nvmlDeviceGetSupportedClocksEventReasons(device, reasons);
 }
 
-nvmlReturn_t sim_nvmlDeviceGetViolationStatus(nvmlDevice_t device, nvmlPerfPolicyType_t policy, nvmlViolationTime_t *time)
+nvmlReturn_t sim_nvmlDeviceGetViolationStatus(nvmlDevice_t device, nvmlPerfPolicyType_t policy,
+                                              nvmlViolationTime_t *time)
 {
 	uint32_t card;
 	nvmlReturn_t result = nvml_card(device, time, &card);
@@ -327,7 +333,8 @@ nvmlReturn_t sim_nvmlDeviceGetViolationStatus(nvmlDevice_t device, nvmlPerfPolic
 	return NVML_SUCCESS;
 }
 
-/* ---- modes -------------------------------------------------------------------------------------------------------- */
+/* ---- modes --------------------------------------------------------------------------------------------------------
+ */
 
 static nvmlReturn_t give_state(nvmlDevice_t device, nvmlEnableState_t *out, nvmlEnableState_t value)
 {
@@ -353,7 +360,8 @@ nvmlReturn_t sim_nvmlDeviceGetDisplayActive(nvmlDevice_t device, nvmlEnableState
 	return give_state(device, active, NVML_FEATURE_DISABLED);
 }
 
-nvmlReturn_t sim_nvmlDeviceGetAPIRestriction(nvmlDevice_t device, nvmlRestrictedAPI_t api, nvmlEnableState_t *restricted)
+nvmlReturn_t sim_nvmlDeviceGetAPIRestriction(nvmlDevice_t device, nvmlRestrictedAPI_t api,
+                                             nvmlEnableState_t *restricted)
 {
 	if ((unsigned)api >= NVML_RESTRICTED_API_COUNT)
 		return NVML_ERROR_INVALID_ARGUMENT;

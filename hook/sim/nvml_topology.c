@@ -11,10 +11,10 @@
 #include "nvml_device.h"
 
 static const unsigned levels[] = {
-	[SIM_LINK_SYSTEM] = NVML_TOPOLOGY_SYSTEM,
-	[SIM_LINK_NODE] = NVML_TOPOLOGY_NODE,
-	[SIM_LINK_HOSTBRIDGE] = NVML_TOPOLOGY_HOSTBRIDGE,
-	[SIM_LINK_SWITCH] = NVML_TOPOLOGY_SINGLE,
+        [SIM_LINK_SYSTEM] = NVML_TOPOLOGY_SYSTEM,
+        [SIM_LINK_NODE] = NVML_TOPOLOGY_NODE,
+        [SIM_LINK_HOSTBRIDGE] = NVML_TOPOLOGY_HOSTBRIDGE,
+        [SIM_LINK_SWITCH] = NVML_TOPOLOGY_SINGLE,
 };
 
 static unsigned ancestor(uint32_t a, uint32_t b)
@@ -27,7 +27,8 @@ static unsigned ancestor(uint32_t a, uint32_t b)
 	return sim_machine->model[a].numa == sim_machine->model[b].numa ? NVML_TOPOLOGY_NODE : NVML_TOPOLOGY_SYSTEM;
 }
 
-nvmlReturn_t sim_nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t device1, nvmlDevice_t device2, nvmlGpuTopologyLevel_t *path)
+nvmlReturn_t sim_nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t device1, nvmlDevice_t device2,
+                                                     nvmlGpuTopologyLevel_t *path)
 {
 	uint32_t a, b;
 	nvmlReturn_t result = nvml_card(device1, path, &a);
@@ -38,8 +39,8 @@ nvmlReturn_t sim_nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t device1, nvmlD
 	return result;
 }
 
-nvmlReturn_t sim_nvmlDeviceGetTopologyNearestGpus(nvmlDevice_t device, nvmlGpuTopologyLevel_t level, unsigned int *count,
-						  nvmlDevice_t *list)
+nvmlReturn_t sim_nvmlDeviceGetTopologyNearestGpus(nvmlDevice_t device, nvmlGpuTopologyLevel_t level,
+                                                  unsigned int *count, nvmlDevice_t *list)
 {
 	uint32_t self, other;
 	unsigned there = 0;
@@ -85,7 +86,7 @@ static nvmlGpuP2PStatus_t peer_status(uint32_t a, uint32_t b, nvmlGpuP2PCapsInde
 }
 
 nvmlReturn_t sim_nvmlDeviceGetP2PStatus(nvmlDevice_t device1, nvmlDevice_t device2, nvmlGpuP2PCapsIndex_t capability,
-					nvmlGpuP2PStatus_t *status)
+                                        nvmlGpuP2PStatus_t *status)
 {
 	uint32_t a, b;
 	nvmlReturn_t result = nvml_card(device1, status, &a);
@@ -99,7 +100,8 @@ nvmlReturn_t sim_nvmlDeviceGetP2PStatus(nvmlDevice_t device1, nvmlDevice_t devic
 	return NVML_SUCCESS;
 }
 
-/* ---- CPUs --------------------------------------------------------------------------------------------------------- */
+/* ---- CPUs ---------------------------------------------------------------------------------------------------------
+ */
 
 static unsigned node_count(void)
 {
@@ -168,7 +170,7 @@ nvmlReturn_t sim_nvmlDeviceGetCpuAffinity(nvmlDevice_t device, unsigned int word
 }
 
 nvmlReturn_t sim_nvmlDeviceGetCpuAffinityWithinScope(nvmlDevice_t device, unsigned int words, unsigned long *set,
-						     nvmlAffinityScope_t scope)
+                                                     nvmlAffinityScope_t scope)
 {
 	if (scope != NVML_AFFINITY_SCOPE_NODE && scope != NVML_AFFINITY_SCOPE_SOCKET)
 		return NVML_ERROR_INVALID_ARGUMENT;
@@ -198,7 +200,7 @@ nvmlReturn_t sim_nvmlDeviceClearCpuAffinity(nvmlDevice_t device)
 }
 
 nvmlReturn_t sim_nvmlDeviceGetMemoryAffinity(nvmlDevice_t device, unsigned int words, unsigned long *set,
-					     nvmlAffinityScope_t scope)
+                                             nvmlAffinityScope_t scope)
 {
 	uint32_t card;
 	nvmlReturn_t result = nvml_any(device, words ? set : NULL, &card);

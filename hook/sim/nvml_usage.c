@@ -16,7 +16,8 @@ uint64_t nvml_used(uint32_t index)
 	return used;
 }
 
-/* ---- memory ------------------------------------------------------------------------------------------------------- */
+/* ---- memory -------------------------------------------------------------------------------------------------------
+ */
 
 static nvmlReturn_t memory_of(nvmlDevice_t device, const void *out, nvmlMemory_v2_t *memory)
 {
@@ -60,7 +61,8 @@ nvmlReturn_t sim_nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlBAR1Memory
 	if (result != NVML_SUCCESS)
 		return result;
 	for (int slot = 0; slot < SIM_CLIENTS; slot++)
-		if (__atomic_load_n(&sim_machine->client[slot].device[i].memory, __ATOMIC_RELAXED) && sim_client_alive(slot))
+		if (__atomic_load_n(&sim_machine->client[slot].device[i].memory, __ATOMIC_RELAXED) &&
+		    sim_client_alive(slot))
 			processes++;
 	out->bar1Total = sim_machine->model[i].bar1;
 	out->bar1Used = (unsigned long long)(processes + 1) << 20;
@@ -70,7 +72,8 @@ nvmlReturn_t sim_nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlBAR1Memory
 	return NVML_SUCCESS;
 }
 
-/* ---- utilisation -------------------------------------------------------------------------------------------------- */
+/* ---- utilisation --------------------------------------------------------------------------------------------------
+ */
 
 static uint64_t busy_ns(const struct sim_client_device *client, uint64_t now)
 {
@@ -141,12 +144,14 @@ static nvmlReturn_t idle_engine(nvmlDevice_t device, unsigned *utilization, unsi
 	return NVML_SUCCESS;
 }
 
-nvmlReturn_t sim_nvmlDeviceGetEncoderUtilization(nvmlDevice_t device, unsigned int *utilization, unsigned int *period_us)
+nvmlReturn_t sim_nvmlDeviceGetEncoderUtilization(nvmlDevice_t device, unsigned int *utilization,
+                                                 unsigned int *period_us)
 {
 	return idle_engine(device, utilization, period_us);
 }
 
-nvmlReturn_t sim_nvmlDeviceGetDecoderUtilization(nvmlDevice_t device, unsigned int *utilization, unsigned int *period_us)
+nvmlReturn_t sim_nvmlDeviceGetDecoderUtilization(nvmlDevice_t device, unsigned int *utilization,
+                                                 unsigned int *period_us)
 {
 	return idle_engine(device, utilization, period_us);
 }
@@ -162,7 +167,7 @@ nvmlReturn_t sim_nvmlDeviceGetOfaUtilization(nvmlDevice_t device, unsigned int *
 }
 
 nvmlReturn_t sim_nvmlDeviceGetEncoderStats(nvmlDevice_t device, unsigned int *sessions, unsigned int *fps,
-					   unsigned int *latency)
+                                           unsigned int *latency)
 {
 	uint32_t i;
 	nvmlReturn_t result = nvml_card(device, fps && latency ? sessions : NULL, &i);
@@ -192,7 +197,7 @@ nvmlReturn_t sim_nvmlDeviceGetPcieThroughput(nvmlDevice_t device, nvmlPcieUtilCo
 
 /* One sample a bucket, oldest first, at most the history that is kept. */
 nvmlReturn_t sim_nvmlDeviceGetSamples(nvmlDevice_t device, nvmlSamplingType_t type, unsigned long long last_seen_us,
-				      nvmlValueType_t *value_type, unsigned int *count, nvmlSample_t *samples)
+                                      nvmlValueType_t *value_type, unsigned int *count, nvmlSample_t *samples)
 {
 	const unsigned kept = 100;
 	unsigned n = 0;
@@ -216,7 +221,8 @@ nvmlReturn_t sim_nvmlDeviceGetSamples(nvmlDevice_t device, nvmlSamplingType_t ty
 			continue;
 		for (int slot = 0; slot < SIM_CLIENTS; slot++) {
 			const struct sim_client_device *c = &sim_machine->client[slot].device[i];
-			if (__atomic_load_n(&c->bucket_at[b % SIM_BUCKETS], __ATOMIC_ACQUIRE) == b && sim_client_alive(slot))
+			if (__atomic_load_n(&c->bucket_at[b % SIM_BUCKETS], __ATOMIC_ACQUIRE) == b &&
+			    sim_client_alive(slot))
 				ns += c->bucket_ns[b % SIM_BUCKETS];
 		}
 		samples[n].timeStamp = at_us;

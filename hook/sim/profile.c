@@ -45,12 +45,13 @@ void sim_profile_identity(struct sim_machine *m, uint32_t index)
 	high = (high & ~UINT64_C(0xf000)) | UINT64_C(0x4000); /* version 4, as random UUIDs say it */
 	low = (low & ~(UINT64_C(3) << 62)) | (UINT64_C(2) << 62);
 	snprintf(model->uuid, sizeof(model->uuid), "%s-%08x-%04x-%04x-%04x-%012llx",
-		 model->mig == SIM_MIG_INSTANCE ? "MIG" : "GPU", (unsigned)(high >> 32), (unsigned)(high >> 16) & 0xffff,
-		 (unsigned)high & 0xffff, (unsigned)(low >> 48), (unsigned long long)(low & UINT64_C(0xffffffffffff)));
+	         model->mig == SIM_MIG_INSTANCE ? "MIG" : "GPU", (unsigned)(high >> 32),
+	         (unsigned)(high >> 16) & 0xffff, (unsigned)high & 0xffff, (unsigned)(low >> 48),
+	         (unsigned long long)(low & UINT64_C(0xffffffffffff)));
 	/* An instance is part of its card, and the serial number is the board's. */
 	uint32_t board = model->mig == SIM_MIG_INSTANCE ? (uint32_t)model->parent : index;
 	snprintf(model->serial, sizeof(model->serial), "1%012llu",
-		 (unsigned long long)(mix(mix(~m->seed) + board) % UINT64_C(1000000000000)));
+	         (unsigned long long)(mix(mix(~m->seed) + board) % UINT64_C(1000000000000)));
 }
 
 static void log_unknown(const char *name)
@@ -58,9 +59,10 @@ static void log_unknown(const char *name)
 	char known[512] = "";
 	size_t used = 0;
 	for (unsigned i = 0; i < sim_profile_count && used < sizeof(known); i++)
-		used += (size_t)snprintf(known + used, sizeof(known) - used, "%s%s", i ? ", " : "", sim_profiles[i].name);
-	sim_log("unknown machine profile \"%s\" (PARTAGE_SIM): known are %s; `partage sim create` takes any TOML file", name,
-		known);
+		used += (size_t)snprintf(known + used, sizeof(known) - used, "%s%s", i ? ", " : "",
+		                         sim_profiles[i].name);
+	sim_log("unknown machine profile \"%s\" (PARTAGE_SIM): known are %s; `partage sim create` takes any TOML file",
+	        name, known);
 }
 
 int sim_profile_fill(struct sim_machine *m, const char *name)

@@ -1,5 +1,5 @@
-/* profile.h: the table of shipped machine profiles (generated from hook/sim/profiles by hook/gen/profiles.py) and how one
- * becomes a machine. Used by machine.c when it creates the machine file, and by tests.
+/* profile.h: the table of shipped machine profiles (generated from hook/sim/profiles by hook/gen/profiles.py) and how
+ * one becomes a machine. Used by machine.c when it creates the machine file, and by tests.
  */
 #ifndef PARTAGE_SIM_PROFILE_H
 #define PARTAGE_SIM_PROFILE_H
@@ -17,7 +17,8 @@ struct sim_profile {
 	uint64_t seed; /* used where the machine has none of its own */
 	uint32_t cuda_version;
 	uint32_t ndev, ncosts, nmig, nswitches;
-	const struct sim_device_model *models; /* without uuid, serial and costs: those follow from the seed, and below */
+	const struct sim_device_model
+	        *models; /* without uuid, serial and costs: those follow from the seed, and below */
 	const struct sim_link *links;          /* ndev rows of ndev */
 	const struct sim_cost *costs;
 	const struct sim_mig_profile *mig;

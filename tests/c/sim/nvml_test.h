@@ -5,14 +5,18 @@
 #ifndef PARTAGE_TESTS_NVML_TEST_H
 #define PARTAGE_TESTS_NVML_TEST_H
 
+#define NVML_NO_UNVERSIONED_FUNC_DEFS /* old names mean the old functions */
+
 #include <cuda.h>
 #include <fcntl.h>
 #include <nvml.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 
 #include "check.h"
 #include "machine.h"
@@ -65,7 +69,8 @@ static inline struct sim_machine *map_machine(void)
 	return p;
 }
 
-/* Takes a client slot with its lock; the descriptor returned keeps it alive. */
+/* Takes a client slot with its lock; the descriptor returned keeps it alive. Slot 0 is the test itself: it calls NVML.
+ */
 static inline int play_client(struct sim_machine *machine, int slot, int pid)
 {
 	char path[4200];

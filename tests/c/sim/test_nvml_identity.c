@@ -76,7 +76,8 @@ static void old_pci_structures(void)
 	OK(nvmlDeviceGetPciInfo(device_at(2), &v1.pci));
 	OK(nvmlDeviceGetPciInfo_v2(device_at(2), &v2.pci));
 	OK(nvmlDeviceGetPciInfo_v3(device_at(2), &v3.pci));
-	CHECK(v3.pci.bus == 0x4a && v3.pci.pciDeviceId == 0x233010de, "bus %#x, id %#x", v3.pci.bus, v3.pci.pciDeviceId);
+	CHECK(v3.pci.bus == 0x4a && v3.pci.pciDeviceId == 0x233010de, "bus %#x, id %#x", v3.pci.bus,
+	      v3.pci.pciDeviceId);
 	CHECK(strcmp(v3.pci.busId, "00000000:4A:00.0") == 0 && strcmp(v3.pci.busIdLegacy, "0000:4A:00.0") == 0, "%s",
 	      v3.pci.busId);
 	CHECK(memcmp(&v1, &v3, 32) == 0 && memcmp(&v2, &v3, 36) == 0, "what they share differs");

@@ -57,7 +57,8 @@ static void unknown_profile(void)
 	CHECK(file, "%s", log);
 	CHECK(fread(text, 1, sizeof(text) - 1, file) > 0, "empty log");
 	fclose(file);
-	CHECK(strstr(text, "b300") && strstr(text, "8xh100") && strstr(text, "zero"), "must list the profiles: %s", text);
+	CHECK(strstr(text, "b300") && strstr(text, "8xh100") && strstr(text, "zero"), "must list the profiles: %s",
+	      text);
 }
 
 int main(void)

@@ -16,7 +16,8 @@ static pid_t tenant(uint64_t bytes)
 		CUcontext context;
 		CUdeviceptr p;
 		CHECK(cuInit(0) == CUDA_SUCCESS && cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS, "context");
-		CHECK(cuCtxSetCurrent(context) == CUDA_SUCCESS && cuMemAlloc_v2(&p, bytes) == CUDA_SUCCESS, "allocation");
+		CHECK(cuCtxSetCurrent(context) == CUDA_SUCCESS && cuMemAlloc_v2(&p, bytes) == CUDA_SUCCESS,
+		      "allocation");
 		CHECK(write(said[1], "x", 1) == 1, "pipe");
 		pause();
 		_exit(0);
@@ -114,7 +115,8 @@ static void detail_list(void)
 	details.numProcArrayEntries = 4;
 	details.procArray = list;
 	OK(nvmlDeviceGetRunningProcessDetailList(device_at(0), &details));
-	CHECK(details.numProcArrayEntries == 1 && list[0].pid == (unsigned)child && list[0].usedGpuMemory == GIB, "details");
+	CHECK(details.numProcArrayEntries == 1 && list[0].pid == (unsigned)child && list[0].usedGpuMemory == GIB,
+	      "details");
 	details.mode = NVML_PROCESS_MODE_GRAPHICS;
 	OK(nvmlDeviceGetRunningProcessDetailList(device_at(0), &details));
 	CHECK(details.numProcArrayEntries == 0, "%u graphics processes", details.numProcArrayEntries);
