@@ -58,6 +58,8 @@ static bool owner_gone(const struct ptg_slot *slot, const struct vgpu_identity *
 {
 	if (slot->start_time == 0 || slot->pid_ns == 0 || slot->pid_ns != self->pid_ns)
 		return true;
+	if (slot->pid == self->pid && slot->start_time == self->start_time)
+		return true; /* this process before exec */
 	return !vgpu_process_alive(slot->pid, slot->start_time);
 }
 
