@@ -58,7 +58,7 @@ def test_bash_can_source_its_completion(machine):
 
 
 def test_starting_loads_no_command_that_is_not_used():
-    heavy = ("rich", "pynvml", "partage.run", "partage._abi")
+    heavy = ("pynvml", "msgspec", "partage.run", "partage.shm", "partage._abi")
     code = f"import sys, partage.cli; print([name for name in {heavy} if name in sys.modules])"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"

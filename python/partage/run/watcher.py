@@ -125,8 +125,7 @@ class Watcher:
                 continue
             overdue = time.monotonic() - process.ended_at > RETRY_S
             if self._reclaim(process.slot, dead=overdue):
-                os.close(process.pidfd)
-                del self._processes[key]
+                self._forget(key)
 
     def _reclaim(self, slot: Slot, *, dead: bool) -> bool:
         """Give a dead process's charge back; True once the slot is its no more."""
@@ -140,7 +139,7 @@ class Watcher:
 
     def _meet(self, snapshot: Ledger) -> bool:
         """Open a pidfd for each process not met before; True where there was one or one had died unseen."""
-        news = False
+        news = self._reclaim_replaced(snapshot)
         for slot in snapshot.slots:
             if slot.identity in self._processes:
                 continue
@@ -151,6 +150,25 @@ class Watcher:
                 continue
             self._watch(slot, pid)
         return news
+
+    def _reclaim_replaced(self, snapshot: Ledger) -> bool:
+        """Give back what a process held before it replaced itself by exec: of its slots only the newest is locked."""
+        owners: dict[tuple[int, int, int], list[Slot]] = {}
+        for slot in snapshot.slots:
+            owners.setdefault(slot.identity[1:], []).append(slot)
+        replaced = [slot for slots in owners.values() if len(slots) > 1 for slot in slots]
+        gone = [slot for slot in replaced if not self._ledger.is_alive(slot.index) and self._reclaim(slot, dead=False)]
+        for slot in gone:
+            self._forget(slot.identity)
+        return bool(gone)
+
+    def _forget(self, identity: tuple[int, int, int, int]) -> None:
+        """Let the pidfd of a slot go that its process has no more."""
+        process = self._processes.pop(identity, None)
+        if process is not None:
+            if process.ended_at is None:
+                self.selector.unregister(process.pidfd)
+            os.close(process.pidfd)
 
     def _watch(self, slot: Slot, pid: int) -> None:
         try:
