@@ -1,7 +1,7 @@
 /* ctx.c: contexts: cuCtxCreate*, cuCtxDestroy*, cuDevicePrimaryCtx{Retain,Release,Reset}*.
  *
  * A context takes device memory that the driver does not tell, so an estimate is charged while it lives: one for each
- * created context, and one for the primary context of a device while this process holds a reference to it. When a context
+ * created context, and one for the primary context of a device while this process refers to it. When a context
  * ends, everything that was allocated in it ends too, and its blocks are settled.
  * What can go wrong: references are counted here after the driver has answered, so two threads that retain and release
  * at once may leave the charge in place a while longer than the context; never shorter.
@@ -26,6 +26,7 @@ struct primary {
 	bool settled;        /* and has been compared with the card */
 	uint32_t references; /* by this process */
 	uint32_t retaining;  /* calls under way */
+	uint64_t retains;    /* calls that began so far */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* process-private, never held across a driver call */
@@ -201,8 +202,10 @@ static CUresult retain_begin(CUdevice device)
 		p->estimated = error == CUDA_SUCCESS;
 		p->settled = p->charged == 0;
 	}
-	if (error == CUDA_SUCCESS)
+	if (error == CUDA_SUCCESS) {
 		p->retaining++;
+		p->retains++;
+	}
 	pthread_mutex_unlock(&lock);
 	return error;
 }
@@ -257,64 +260,67 @@ CUresult hook_cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
 	return error;
 }
 
-static CUresult release(CUresult (*driver)(CUdevice), CUdevice dev)
+static bool inactive(CUdevice device)
+{
+	unsigned int flags;
+	int active = 1;
+	return real_cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS && !active;
+}
+
+/* The driver has taken a reference, or all (a reset: it may forget them or not, so its own word counts). */
+static void less(CUdevice dev, uint64_t epoch, bool reset)
+{
+	struct primary *p = &primaries[dev];
+	uint64_t charged = 0;
+	pthread_mutex_lock(&lock);
+	uint64_t retains = p->retains;
+	pthread_mutex_unlock(&lock);
+	bool dead = inactive(dev);
+	pthread_mutex_lock(&lock);
+	if (!reset && p->references != 0)
+		p->references--;
+	if (dead && p->retains == retains && p->retaining == 0)
+		p->references = 0;
+	CUcontext handle = p->handle;
+	bool gone = unused(p, &charged);
+	pthread_mutex_unlock(&lock);
+	if (gone || reset)
+		ended(handle, dev, epoch);
+	if (gone)
+		vgpu_give_back_context(dev, charged);
+}
+
+static CUresult release(CUresult (*driver)(CUdevice), CUdevice dev, bool reset)
 {
 	if (vgpu_mode() == VGPU_FREE || dev < 0 || dev >= VGPU_ORDINALS)
 		return driver(dev);
 	if (vgpu_hidden(dev))
 		return CUDA_ERROR_INVALID_DEVICE;
-	struct primary *p = &primaries[dev];
-	uint64_t epoch = vgpu_blocks_epoch(), charged = 0;
+	uint64_t epoch = vgpu_blocks_epoch();
 	CUresult error = driver(dev);
-	pthread_mutex_lock(&lock);
-	if (error == CUDA_SUCCESS && p->references != 0)
-		p->references--;
-	CUcontext handle = p->handle;
-	bool gone = error == CUDA_SUCCESS && unused(p, &charged);
-	pthread_mutex_unlock(&lock);
-	if (gone) {
-		ended(handle, dev, epoch);
-		vgpu_give_back_context(dev, charged);
-	}
+	if (error == CUDA_SUCCESS)
+		less(dev, epoch, reset);
 	return error;
 }
 
 CUresult hook_cuDevicePrimaryCtxRelease(CUdevice dev)
 {
-	return release(real_cuDevicePrimaryCtxRelease, dev);
+	return release(real_cuDevicePrimaryCtxRelease, dev, false);
 }
 
 CUresult hook_cuDevicePrimaryCtxRelease_v2(CUdevice dev)
 {
-	return release(real_cuDevicePrimaryCtxRelease_v2, dev);
-}
-
-/* A reset empties the context whatever the references; the estimate stays while there are any, since the next call may
- * bring it back. */
-static CUresult reset(CUresult (*driver)(CUdevice), CUdevice dev)
-{
-	if (vgpu_mode() == VGPU_FREE || dev < 0 || dev >= VGPU_ORDINALS)
-		return driver(dev);
-	if (vgpu_hidden(dev))
-		return CUDA_ERROR_INVALID_DEVICE;
-	pthread_mutex_lock(&lock);
-	CUcontext handle = primaries[dev].handle;
-	pthread_mutex_unlock(&lock);
-	uint64_t epoch = vgpu_blocks_epoch();
-	CUresult error = driver(dev);
-	if (error == CUDA_SUCCESS)
-		ended(handle, dev, epoch);
-	return error;
+	return release(real_cuDevicePrimaryCtxRelease_v2, dev, false);
 }
 
 CUresult hook_cuDevicePrimaryCtxReset(CUdevice dev)
 {
-	return reset(real_cuDevicePrimaryCtxReset, dev);
+	return release(real_cuDevicePrimaryCtxReset, dev, true);
 }
 
 CUresult hook_cuDevicePrimaryCtxReset_v2(CUdevice dev)
 {
-	return reset(real_cuDevicePrimaryCtxReset_v2, dev);
+	return release(real_cuDevicePrimaryCtxReset_v2, dev, true);
 }
 
 void vgpu_contexts_forked(void)

@@ -76,6 +76,8 @@ static inline void arm(const char *call, CUresult code, uint64_t after, uint64_t
 		f->after = after;
 		f->count = count;
 		__atomic_store_n(&f->active, 1, __ATOMIC_RELEASE);
+		if (machine()->faults <= (uint32_t)i)
+			__atomic_store_n(&machine()->faults, (uint32_t)i + 1, __ATOMIC_RELEASE);
 		return;
 	}
 }
@@ -106,6 +108,9 @@ static inline uint64_t used(void)
 	CHECK(free_bytes <= total, "free %zu of total %zu", free_bytes, total);
 	return total - free_bytes;
 }
+
+/* How often this process has called an entry point of the driver. */
+uint64_t partage_sim_calls(const char *name);
 
 /* ---- children that start together ---------------------------------------------------------------------------------------- */
 

@@ -1,0 +1,126 @@
+/* D1, D8b, D15, C001, C002, C005: stream-ordered memory. A pool is charged by what it has reserved, in whole chunks; frees
+ * cross between the flavours; thousands of rounds end where they began; pools of one's own, and allocations inside a
+ * capture, are refused under a limit.
+ */
+#include "shim_test.h"
+
+static void chunks(void)
+{
+	CUdeviceptr p;
+	OK(cuMemAllocAsync(&p, 1, NULL));
+	CHECK(used() == POOL_GRANULE, "one byte costs %lu", (unsigned long)used());
+	CHECK(used() >= held(0), "charged %lu, held %lu", (unsigned long)used(), (unsigned long)held(0));
+	OK(cuMemFreeAsync(p, NULL));
+	OK(cuCtxSynchronize());
+	CHECK(used() == 0, "%lu bytes stay charged after the pool was emptied", (unsigned long)used());
+}
+
+static void kept_pool(void)
+{
+	CUdeviceptr p;
+	CUmemoryPool pool;
+	cuuint64_t all = UINT64_MAX;
+	OK(cuDeviceGetDefaultMemPool(&pool, 0));
+	OK(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &all));
+	OK(cuMemAllocFromPoolAsync(&p, 64 * MIB, pool, NULL));
+	CHECK(used() == 64 * MIB, "charged %lu", (unsigned long)used());
+	OK(cuMemFreeAsync(p, NULL));
+	OK(cuCtxSynchronize());
+	CHECK(used() == 64 * MIB, "the pool keeps 64 MiB, charged %lu", (unsigned long)used());
+	OK(cuMemAllocFromPoolAsync(&p, 3 * GIB, pool, NULL)); /* as large as the pool's unused part allows after a trim */
+	OK(cuMemFreeAsync(p, NULL));
+	OK(cuCtxSynchronize());
+	CUdeviceptr plain;
+	IS(cuMemAlloc_v2(&plain, 2 * GIB), CUDA_ERROR_OUT_OF_MEMORY); /* the pool has it */
+	OK(cuMemPoolTrimTo(pool, 0));
+	CHECK(used() == 0, "%lu bytes stay charged after a trim", (unsigned long)used());
+	OK(cuMemAlloc_v2(&plain, 2 * GIB));
+	OK(cuMemFree_v2(plain));
+	all = 0;
+	OK(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &all));
+}
+
+static void cross_frees(void)
+{
+	CUdeviceptr p;
+	CUstream stream;
+	OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+	OK(cuMemAllocAsync(&p, 5 * MIB, stream));
+	OK(cuStreamSynchronize(stream));
+	OK(cuMemFree_v2(p));
+	IS(cuMemFree_v2(p), CUDA_ERROR_INVALID_VALUE);
+	OK(cuMemAlloc_v2(&p, 5 * MIB));
+	CUresult error = cuMemFreeAsync(p, stream);
+	if (error != CUDA_SUCCESS) /* the driver's answer, whatever it is; then the block is still there */
+		OK(cuMemFree_v2(p));
+	OK(cuStreamSynchronize(stream));
+	OK(cuStreamDestroy_v2(stream));
+	CHECK(used() == 0 && held(0) == 0, "charged %lu, held %lu", (unsigned long)used(), (unsigned long)held(0));
+}
+
+static void rounds(void)
+{
+	CUdeviceptr live[16] = { 0 };
+	CUmemoryPool pool;
+	unsigned seed = 1;
+	OK(cuDeviceGetDefaultMemPool(&pool, 0));
+	for (int i = 0; i < 5000; i++) {
+		unsigned at = (unsigned)rand_r(&seed) % 16;
+		if (live[at] != 0)
+			OK(cuMemFreeAsync(live[at], NULL));
+		OK(cuMemAllocAsync(&live[at], 1 + (size_t)rand_r(&seed) % (25 * MIB), NULL));
+		if (i % 100 == 0)
+			OK(cuMemPoolTrimTo(pool, 0));
+		if (i % 10 == 0)
+			CHECK(used() >= held(0), "round %d: charged %lu, held %lu", i, (unsigned long)used(), (unsigned long)held(0));
+	}
+	for (int i = 0; i < 16; i++)
+		if (live[i] != 0)
+			OK(cuMemFreeAsync(live[i], NULL));
+	OK(cuCtxSynchronize());
+	CHECK(used() == 0, "%lu bytes stay charged", (unsigned long)used());
+}
+
+/* A loop that allocates more than half of the limit on one stream without ever waiting. */
+static void reuse(void)
+{
+	CUdeviceptr p;
+	for (int i = 0; i < 50; i++) {
+		OK(cuMemAllocAsync(&p, 3 * GIB, NULL));
+		OK(cuMemFreeAsync(p, NULL));
+	}
+	OK(cuCtxSynchronize());
+	CHECK(used() == 0, "%lu bytes stay charged", (unsigned long)used());
+}
+
+static void refused_kinds(void)
+{
+	CUmemoryPool pool;
+	CUmemPoolProps props = { .allocType = CU_MEM_ALLOCATION_TYPE_PINNED };
+	props.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+	IS(cuMemPoolCreate(&pool, &props), CUDA_ERROR_NOT_SUPPORTED);
+	CUdeviceptr p;
+	IS(cuMemAllocFromPoolAsync(&p, 4096, (CUmemoryPool)&props, NULL), CUDA_ERROR_NOT_SUPPORTED);
+	CUstream stream;
+	OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+	if (cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS)
+		IS(cuMemAllocAsync(&p, 4096, stream), CUDA_ERROR_NOT_SUPPORTED);
+	CUgraphNodeParams node = { .type = CU_GRAPH_NODE_TYPE_MEM_ALLOC };
+	CUgraphNode out;
+	IS(cuGraphAddNode_v2(&out, (CUgraph)&node, NULL, NULL, 0, &node), CUDA_ERROR_NOT_SUPPORTED);
+	CUDA_MEM_ALLOC_NODE_PARAMS params = { .bytesize = 4096 };
+	IS(cuGraphAddMemAllocNode(&out, (CUgraph)&node, NULL, 0, &params), CUDA_ERROR_NOT_SUPPORTED);
+}
+
+int main(void)
+{
+	start(0);
+	chunks();
+	kept_pool();
+	cross_frees();
+	rounds();
+	reuse();
+	CHECK(peak() <= 4 * GIB, "%lu bytes were held", (unsigned long)peak());
+	refused_kinds();
+	return 0;
+}

@@ -1,0 +1,99 @@
+/* D2, D18: physical memory of the virtual-memory calls is freed when it is released *and* unmapped, and so is its charge;
+ * handles that were retained count; memory on the host costs nothing; 8 threads leave nothing behind.
+ */
+#include <pthread.h>
+
+#include "shim_test.h"
+
+static CUmemAllocationProp on_device(void)
+{
+	CUmemAllocationProp prop = { .type = CU_MEM_ALLOCATION_TYPE_PINNED };
+	prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+	return prop;
+}
+
+static void expect(uint64_t bytes, const char *what)
+{
+	CHECK(used() == bytes, "%s: charged %lu, expected %lu", what, (unsigned long)used(), (unsigned long)bytes);
+	CHECK(held(0) == bytes, "%s: held %lu, expected %lu", what, (unsigned long)held(0), (unsigned long)bytes);
+}
+
+static void lifetimes(void)
+{
+	CUmemAllocationProp prop = on_device();
+	CUmemGenericAllocationHandle h, again;
+	CUdeviceptr va;
+	OK(cuMemAddressReserve(&va, 4 * GIB, 0, 0, 0));
+	OK(cuMemCreate(&h, GIB, &prop, 0));
+	OK(cuMemMap(va, GIB, 0, h, 0));
+	OK(cuMemMap(va + GIB, GIB, 0, h, 0)); /* twice: costs once */
+	expect(GIB, "mapped twice");
+	OK(cuMemRelease(h));
+	expect(GIB, "released while mapped");
+	OK(cuMemRetainAllocationHandle(&again, (void *)(uintptr_t)(va + 5)));
+	OK(cuMemUnmap(va, GIB));
+	expect(GIB, "one mapping left");
+	OK(cuMemUnmap(va + GIB, GIB));
+	expect(GIB, "only retained");
+	OK(cuMemRelease(again));
+	expect(0, "released and unmapped");
+	CHECK(cuMemRelease(again) != CUDA_SUCCESS, "a handle that is gone");
+	for (int i = 0; i < 3; i++)
+		OK(cuMemCreate(&(CUmemGenericAllocationHandle){ 0 }, GIB, &prop, 0));
+	OK(cuMemCreate(&h, GIB, &prop, 0));
+	IS(cuMemCreate(&again, GRANULE, &prop, 0), CUDA_ERROR_OUT_OF_MEMORY);
+	OK(cuMemRelease(h));
+	OK(cuMemCreate(&h, GIB, &prop, 0));
+	OK(cuMemAddressFree(va, 4 * GIB));
+	OK(cuMemRelease(h));
+}
+
+static void on_host(uint64_t before)
+{
+	CUmemAllocationProp prop = { .type = CU_MEM_ALLOCATION_TYPE_PINNED };
+	CUmemGenericAllocationHandle h;
+	prop.location.type = CU_MEM_LOCATION_TYPE_HOST_NUMA;
+	if (cuMemCreate(&h, 8 * GIB, &prop, 0) != CUDA_SUCCESS)
+		return; /* the driver's business */
+	CHECK(used() == before, "host memory is charged: %lu", (unsigned long)used());
+	OK(cuMemRelease(h));
+}
+
+static void *churn(void *argument)
+{
+	CUmemAllocationProp prop = on_device();
+	CUdeviceptr va;
+	unsigned seed = (unsigned)(uintptr_t)argument;
+	OK(cuCtxSetCurrent((CUcontext)argument));
+	OK(cuMemAddressReserve(&va, 64 * GRANULE, 0, 0, 0));
+	for (int i = 0; i < 500; i++) {
+		CUmemGenericAllocationHandle h;
+		size_t size = GRANULE * (1 + (unsigned)rand_r(&seed) % 64);
+		CUresult error = cuMemCreate(&h, size, &prop, 0);
+		if (error == CUDA_ERROR_OUT_OF_MEMORY)
+			continue;
+		OK(error);
+		OK(cuMemMap(va, size, 0, h, 0));
+		OK(cuMemRelease(h));
+		OK(cuMemUnmap(va, size));
+	}
+	OK(cuMemAddressFree(va, 64 * GRANULE));
+	return NULL;
+}
+
+int main(void)
+{
+	CUcontext context = start(0);
+	lifetimes();
+	uint64_t before = used();
+	CHECK(before == 3 * GIB, "three handles are left: charged %lu", (unsigned long)before);
+	on_host(before);
+	pthread_t thread[8];
+	for (int i = 0; i < 8; i++)
+		CHECK(pthread_create(&thread[i], NULL, churn, context) == 0, "thread");
+	for (int i = 0; i < 8; i++)
+		pthread_join(thread[i], NULL);
+	expect(before, "after 8 threads");
+	CHECK(peak() <= 4 * GIB, "%lu bytes were held", (unsigned long)peak());
+	return 0;
+}
