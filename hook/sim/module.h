@@ -63,6 +63,7 @@ struct sim_jit {
 	unsigned n;
 	CUjit_option *options;
 	void **values;
+	size_t error_room, info_room; /* the sizes as given: a link fills its logs more than once */
 };
 
 CUresult sim_jit_begin(struct sim_jit *jit, unsigned n, CUjit_option *options, void **values);

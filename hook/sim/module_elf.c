@@ -16,6 +16,7 @@
 #endif
 #define STO_CUDA_ENTRY       0x10
 #define STO_CUDA_MANAGED     0x04
+#define SHARED_RESERVED      1024
 #define EIFMT_SVAL           4
 #define EIATTR_MAX_THREADS   0x05
 #define EIATTR_FRAME_SIZE    0x11
@@ -233,8 +234,11 @@ static bool read_section(struct elf *elf, const Elf64_Shdr *s)
 	struct sim_kernel_image *kernel;
 	if (!strcmp(name, ".nv.constant3"))
 		elf->image->constants += s->sh_size;
-	if (!strncmp(name, ".nv.shared.", 11) && (kernel = find_kernel(elf, name + 11)))
-		kernel->shared = s->sh_size < UINT32_MAX ? (uint32_t)s->sh_size : UINT32_MAX;
+	if (!strncmp(name, ".nv.shared.", 11) && (kernel = find_kernel(elf, name + 11))) {
+		/* Since sm_90 the section begins with what the system reserves, which programs are not told of. */
+		uint64_t reserved = elf->image->sm >= 90 && s->sh_size >= SHARED_RESERVED ? SHARED_RESERVED : 0;
+		kernel->shared = s->sh_size < UINT32_MAX ? (uint32_t)(s->sh_size - reserved) : UINT32_MAX;
+	}
 	if (strncmp(name, ".nv.info", 8) || s->sh_type == SHT_NOBITS)
 		return true;
 	if (!name[8])

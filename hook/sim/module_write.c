@@ -16,6 +16,7 @@
 #define CUBIN_ABI     8
 #define ENTRY         0x10
 #define MANAGED       0x04
+#define SHARED_RESERVED 1024 /* since sm_90 */
 #define NV_INFO       (SHT_LOPROC + 0)
 
 struct bytes {
@@ -81,7 +82,7 @@ static void add_symbol(struct writer *w, const char *name, Elf64_Sym symbol)
 	put(&w->symbols, &symbol, sizeof(symbol));
 }
 
-static void add_kernel(struct writer *w, const struct sim_kernel_image *kernel)
+static void add_kernel(struct writer *w, const struct sim_kernel_image *kernel, int cc)
 {
 	static const unsigned char no_code[16];
 	Elf64_Shdr text = {.sh_type = SHT_PROGBITS, .sh_flags = SHF_ALLOC | SHF_EXECINSTR, .sh_size = sizeof(no_code),
@@ -103,8 +104,9 @@ static void add_kernel(struct writer *w, const struct sim_kernel_image *kernel)
 		    kernel->name, info.data);
 	free(info.data);
 	if (kernel->shared)
-		add_section(w, (Elf64_Shdr){.sh_type = SHT_NOBITS, .sh_flags = SHF_ALLOC | SHF_WRITE, .sh_size = kernel->shared,
-					    .sh_info = home}, ".nv.shared.", kernel->name, NULL);
+		add_section(w, (Elf64_Shdr){.sh_type = SHT_NOBITS, .sh_flags = SHF_ALLOC | SHF_WRITE, .sh_info = home,
+					    .sh_size = kernel->shared + (cc >= 90 ? SHARED_RESERVED : 0)},
+			    ".nv.shared.", kernel->name, NULL);
 }
 
 enum home { IN_ZERO, IN_INIT, IN_CONSTANT };
@@ -188,7 +190,7 @@ void *sim_image_write_elf(const struct sim_image *image, int cc, size_t *size)
 	w.nsections = 1;
 	/* Section numbers are 16 bits wide: three sections per kernel. */
 	for (unsigned i = 0; i < image->nkernels && i < 20000; i++)
-		add_kernel(&w, &image->kernels[i]);
+		add_kernel(&w, &image->kernels[i], cc);
 	add_variables(&w, image, IN_ZERO, ".nv.global");
 	add_variables(&w, image, IN_INIT, ".nv.global.init");
 	add_variables(&w, image, IN_CONSTANT, ".nv.constant3");
