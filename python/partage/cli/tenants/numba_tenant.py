@@ -43,7 +43,7 @@ class NumbaTenant:
     def drop(self) -> None:
         """Let all arrays go, at once: numba itself would free them when it sees fit."""
         self._kept.clear()
-        cuda.current_context().deallocations.clear()
+        cuda.current_context().memory_manager.deallocations.clear()
 
     def info(self) -> tuple[int, int]:
         """Return (free, total) bytes."""
