@@ -11,8 +11,10 @@
 #define ROUNDS 300
 
 static const char *kind;
+static unsigned *refusals; /* of all processes, shared */
 
 struct held_block {
+	const char *kind;
 	CUdeviceptr p;
 	CUmemGenericAllocationHandle handle;
 	size_t size;
@@ -32,32 +34,40 @@ static CUresult create_mapped(struct held_block *b, size_t size)
 	return CUDA_SUCCESS;
 }
 
+/* One kind, or a kind for each block. */
+static const char *kind_of(size_t size)
+{
+	static const char *const all[] = { "plain", "managed", "pitched", "async", "pool", "vmm" };
+	return strcmp(kind, "mixed") == 0 ? all[size / 7 % 6] : kind;
+}
+
 static CUresult get(struct held_block *b, size_t size)
 {
 	size_t pitch;
-	*b = (struct held_block){ .size = size };
-	if (strcmp(kind, "managed") == 0)
+	const char *own = kind_of(size);
+	*b = (struct held_block){ .size = size, .kind = own };
+	if (strcmp(own, "managed") == 0)
 		return cuMemAllocManaged(&b->p, size, CU_MEM_ATTACH_GLOBAL);
-	if (strcmp(kind, "pitched") == 0)
+	if (strcmp(own, "pitched") == 0)
 		return cuMemAllocPitch_v2(&b->p, &pitch, 3600 + size % 400, (size + 4095) / 4096, 4);
-	if (strcmp(kind, "async") == 0)
+	if (strcmp(own, "async") == 0)
 		return cuMemAllocAsync(&b->p, size, NULL);
-	if (strcmp(kind, "pool") == 0) {
+	if (strcmp(own, "pool") == 0) {
 		CUmemoryPool pool;
 		OK(cuDeviceGetDefaultMemPool(&pool, 0));
 		return cuMemAllocFromPoolAsync(&b->p, size, pool, NULL);
 	}
-	if (strcmp(kind, "vmm") == 0)
+	if (strcmp(own, "vmm") == 0)
 		return create_mapped(b, size);
 	return cuMemAlloc_v2(&b->p, size);
 }
 
 static void put(struct held_block *b)
 {
-	if (strcmp(kind, "vmm") == 0) {
+	if (strcmp(b->kind, "vmm") == 0) {
 		OK(cuMemUnmap(b->p, b->size));
 		OK(cuMemAddressFree(b->p, b->size));
-	} else if (strcmp(kind, "async") == 0 || strcmp(kind, "pool") == 0) {
+	} else if (strcmp(b->kind, "async") == 0 || strcmp(b->kind, "pool") == 0) {
 		OK(cuMemFreeAsync(b->p, NULL));
 	} else {
 		OK(cuMemFree_v2(b->p));
@@ -112,7 +122,7 @@ static void racer(struct crew *crew, unsigned index)
 				OK(cuCtxSynchronize());
 		}
 	}
-	CHECK(refused != 0, "%s: nothing was ever refused: no race", kind);
+	__atomic_add_fetch(refusals, refused, __ATOMIC_RELAXED);
 	OK(cuCtxSynchronize());
 }
 
@@ -120,7 +130,7 @@ static void racer(struct crew *crew, unsigned index)
 static void survivor(struct crew *crew, unsigned index)
 {
 	struct held_block b;
-	bool pooled = strcmp(kind, "async") == 0 || strcmp(kind, "pool") == 0;
+	bool pooled = strcmp(kind, "async") == 0 || strcmp(kind, "pool") == 0 || strcmp(kind, "mixed") == 0;
 	uint64_t least = pooled ? POOL_GRANULE : GRANULE, step = 512 * MIB;
 	(void)index;
 	start(0);
@@ -139,8 +149,11 @@ int main(int argc, char **argv)
 {
 	struct crew crew;
 	kind = argc > 1 ? argv[1] : "plain";
+	refusals = mmap(NULL, sizeof(*refusals), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	CHECK(refusals != MAP_FAILED, "mmap");
 	crew_start(&crew, PROCESSES, racer);
 	crew_join(&crew);
+	CHECK(*refusals != 0, "%s: nothing was ever refused: no race", kind);
 	uint64_t most = peak();
 	CHECK(most <= LIMIT, "%s: %lu bytes held of a limit of %lu", kind, (unsigned long)most, (unsigned long)LIMIT);
 	CHECK(most > LIMIT / 2, "%s: only %lu bytes were ever held", kind, (unsigned long)most);
