@@ -6,8 +6,8 @@
  * a waiter that falls more than SIM_EVENTS behind misses the oldest.
  */
 #include <errno.h>
-#include <limits.h>
 #include <linux/futex.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -20,7 +20,8 @@
 
 struct nvmlEventSet_st {
 	uint64_t magic; /* EVENT_SET while live */
-	uint64_t next;  /* sequence of the next event to look at */
+	pthread_mutex_t lock; /* NVML is thread-safe: two threads may wait on one set, each event goes to one of them */
+	uint64_t next; /* sequence of the next event to look at */
 	unsigned long long types[SIM_DEVICES];
 };
 
@@ -39,6 +40,7 @@ nvmlReturn_t sim_nvmlEventSetCreate(nvmlEventSet_t *out)
 	if (!set)
 		return NVML_ERROR_MEMORY;
 	set->magic = EVENT_SET;
+	pthread_mutex_init(&set->lock, NULL);
 	set->next = __atomic_load_n(&sim_machine->event_count, __ATOMIC_ACQUIRE) + 1;
 	*out = set;
 	return NVML_SUCCESS;
@@ -78,7 +80,9 @@ nvmlReturn_t sim_nvmlDeviceRegisterEvents(nvmlDevice_t device, unsigned long lon
 		return result;
 	if (types & ~supported_types(card))
 		return NVML_ERROR_NOT_SUPPORTED;
+	pthread_mutex_lock(&set->lock);
 	set->types[card] |= types;
+	pthread_mutex_unlock(&set->lock);
 	return NVML_SUCCESS;
 }
 
@@ -101,7 +105,7 @@ static void describe(const struct sim_event *event, nvmlEventData_t *data)
 	};
 }
 
-/* The next event that the set asked for. */
+/* The next event that the set asked for; under its lock. */
 static bool take_event(nvmlEventSet_t set, nvmlEventData_t *data)
 {
 	uint64_t last = __atomic_load_n(&sim_machine->event_count, __ATOMIC_ACQUIRE);
@@ -110,7 +114,9 @@ static bool take_event(nvmlEventSet_t set, nvmlEventData_t *data)
 		set->next = last - SIM_EVENTS + 1; /* overwritten meanwhile */
 	while (set->next <= last) {
 		const struct sim_event *slot = &sim_machine->event[(set->next - 1) % SIM_EVENTS];
-		struct sim_event event = *slot;
+		struct sim_event event = {.device = __atomic_load_n(&slot->device, __ATOMIC_ACQUIRE),
+		                          .xid = __atomic_load_n(&slot->xid, __ATOMIC_ACQUIRE)};
+		/* After the copy: an entry that was overwritten meanwhile has another number, or none. */
 		bool whole = __atomic_load_n(&slot->sequence, __ATOMIC_ACQUIRE) == set->next++;
 		if (!whole || event.device < 0 || (uint32_t)event.device >= sim_machine->ndev)
 			continue;
@@ -130,6 +136,17 @@ static bool lost_device(nvmlEventSet_t set)
 	return false;
 }
 
+/* An event, or what a waiter is told without one; TIMEOUT: nothing yet. */
+static nvmlReturn_t look(nvmlEventSet_t set, nvmlEventData_t *data)
+{
+	pthread_mutex_lock(&set->lock);
+	nvmlReturn_t result = take_event(set, data) ? NVML_SUCCESS
+	                      : lost_device(set)    ? NVML_ERROR_GPU_IS_LOST
+	                                            : NVML_ERROR_TIMEOUT;
+	pthread_mutex_unlock(&set->lock);
+	return result;
+}
+
 nvmlReturn_t sim_nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t *data, unsigned int timeout_ms)
 {
 	if (!is_set(set) || !data)
@@ -139,10 +156,9 @@ nvmlReturn_t sim_nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t *data, 
 	for (;;) {
 		/* The word first: what happens after this load makes the wait return at once. */
 		uint32_t word = __atomic_load_n(&sim_machine->event_word, __ATOMIC_ACQUIRE);
-		if (take_event(set, data))
-			return NVML_SUCCESS;
-		if (lost_device(set))
-			return NVML_ERROR_GPU_IS_LOST;
+		nvmlReturn_t result = look(set, data);
+		if (result != NVML_ERROR_TIMEOUT)
+			return result;
 		uint64_t now = sim_now();
 		if (now >= deadline)
 			return NVML_ERROR_TIMEOUT;
