@@ -11,8 +11,8 @@
 typedef CUresult (*alloc_fn)(CUdeviceptr *, size_t);
 typedef CUresult (*free_fn)(CUdeviceptr);
 typedef CUresult (*info_fn)(size_t *, size_t *);
-typedef CUresult (*launch_fn)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream,
-			      void **, void **);
+typedef CUresult (*launch_fn)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                              CUstream, void **, void **);
 typedef CUresult (*proc_fn)(const char *, void **, int, cuuint64_t, CUdriverProcAddressQueryResult *);
 typedef CUresult (*retain_fn)(CUcontext *, CUdevice);
 typedef CUresult (*init_fn)(unsigned);
@@ -62,7 +62,8 @@ static void many_live(long count)
 		need(mem_free(*p) == CUDA_SUCCESS && mem_alloc(p, 4096) == CUDA_SUCCESS, "allocation refused");
 	}
 	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &end);
-	printf("%.2f\n", ((double)(end.tv_sec - begin.tv_sec) * 1e9 + (double)(end.tv_nsec - begin.tv_nsec)) / (double)count);
+	printf("%.2f\n",
+	       ((double)(end.tv_sec - begin.tv_sec) * 1e9 + (double)(end.tv_nsec - begin.tv_nsec)) / (double)count);
 	exit(0);
 }
 
@@ -87,7 +88,8 @@ static void repeat(const char *op, long count)
 			need(proc_address("cuMemAlloc", &function, 3020, 0, &status) == CUDA_SUCCESS, "no cuMemAlloc");
 	else if (strcmp(op, "refused") == 0)
 		for (long i = 0; i < count; i++)
-			need(mem_alloc(&p, (size_t)1 << 50) != CUDA_SUCCESS || getenv("CALLS_UNLIMITED"), "1 PiB was given");
+			need(mem_alloc(&p, (size_t)1 << 50) != CUDA_SUCCESS || getenv("CALLS_UNLIMITED"),
+			     "1 PiB was given");
 	else
 		need(0, "OP is pair-2MiB, pair-4KiB, live-100k, info, launch, proc or refused");
 }
@@ -113,6 +115,7 @@ int main(int argc, char **argv)
 	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &begin);
 	repeat(argv[1], count);
 	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &end);
-	printf("%.2f\n", ((double)(end.tv_sec - begin.tv_sec) * 1e9 + (double)(end.tv_nsec - begin.tv_nsec)) / (double)count);
+	printf("%.2f\n",
+	       ((double)(end.tv_sec - begin.tv_sec) * 1e9 + (double)(end.tv_nsec - begin.tv_nsec)) / (double)count);
 	return 0;
 }

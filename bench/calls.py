@@ -79,7 +79,9 @@ class Bench:
             [*under, str(self.program), op, str(count)], env=environment, capture_output=True, text=True, check=False
         )
         if done.returncode:
-            raise RuntimeError(f"calls {op} {count} ({'with' if shim else 'without'} shim) failed: {done.stderr[-500:]}")
+            raise RuntimeError(
+                f"calls {op} {count} ({'with' if shim else 'without'} shim) failed: {done.stderr[-500:]}"
+            )
         return done
 
     def nanoseconds(self, op: str, count: int, rounds: int, *, shim: bool) -> float:

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #define EXPORT __attribute__((visibility("default")))
-#define TOTAL (UINT64_C(80) << 30)
+#define TOTAL  (UINT64_C(80) << 30)
 
 static _Atomic uint64_t next_address = UINT64_C(0x700000000000);
 static int context;
@@ -100,8 +100,8 @@ EXPORT CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
 	return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
-			       unsigned shared, CUstream stream, void **parameters, void **extra)
+EXPORT CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                               unsigned bz, unsigned shared, CUstream stream, void **parameters, void **extra)
 {
 	(void)f, (void)gx, (void)gy, (void)gz, (void)bx, (void)by, (void)bz, (void)shared, (void)stream;
 	(void)parameters, (void)extra;
@@ -109,15 +109,17 @@ EXPORT CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned 
 }
 
 EXPORT CUresult cuGetProcAddress_v2(const char *symbol, void **function, int version, cuuint64_t flags,
-				    CUdriverProcAddressQueryResult *status)
+                                    CUdriverProcAddressQueryResult *status)
 {
 	static const struct {
 		const char *name;
 		void *function;
 	} table[] = {
-	    {"cuMemAlloc", (void *)cuMemAlloc_v2},       {"cuMemFree", (void *)cuMemFree_v2},
-	    {"cuMemGetInfo", (void *)cuMemGetInfo_v2},   {"cuLaunchKernel", (void *)cuLaunchKernel},
-	    {"cuGetProcAddress", (void *)cuGetProcAddress_v2},
+	        {"cuMemAlloc", (void *)cuMemAlloc_v2},
+	        {"cuMemFree", (void *)cuMemFree_v2},
+	        {"cuMemGetInfo", (void *)cuMemGetInfo_v2},
+	        {"cuLaunchKernel", (void *)cuLaunchKernel},
+	        {"cuGetProcAddress", (void *)cuGetProcAddress_v2},
 	};
 	(void)version, (void)flags;
 	for (size_t i = 0; i < sizeof table / sizeof *table; i++) {

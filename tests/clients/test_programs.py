@@ -43,7 +43,9 @@ def test_nvml_and_the_driver_tell_the_same_numbers(run_shared: RunProgram, sim: 
     done = json.loads(run_shared(sys.executable, str(PROGRAMS / "nvml_work.py"), memory="4Gi", sim=sim).stdout)
     assert done["error"] == "CUDA_SUCCESS"
     assert done["count"] == 1
-    assert done["cuda"]["total"] == done["cuda"]["device_total"] == done["v1"]["total"] == done["v2"]["total"] == 4 * GIB
+    assert (
+        done["cuda"]["total"] == done["cuda"]["device_total"] == done["v1"]["total"] == done["v2"]["total"] == 4 * GIB
+    )
     assert done["v1"]["used"] == done["v2"]["used"] == 4 * GIB - done["cuda"]["free"]
     assert done["v1"]["free"] == done["v2"]["free"] == done["cuda"]["free"]
     assert [pid for pid, _ in done["processes"]] == [done["pid"]]

@@ -44,17 +44,17 @@
 
 #include "partage/policy.h"
 
-#define PTG_LEDGER_MAGIC UINT64_C(0x3144454c47545250) /* "PRTGLED1" */
+#define PTG_LEDGER_MAGIC  UINT64_C(0x3144454c47545250) /* "PRTGLED1" */
 #define PTG_LEDGER_LAYOUT 1
-#define PTG_SLOTS 1024
-#define PTG_UNIT 4096 /* bytes per charged unit */
+#define PTG_SLOTS         1024
+#define PTG_UNIT          4096 /* bytes per charged unit */
 
 /* Device word W: used:32 | slot:10 | seq:22. Slot words `done` and `next`: used:32 | 0:10 | seq:22. */
 #define PTG_USED_SHIFT 32
 #define PTG_SLOT_SHIFT 22
-#define PTG_SLOT_MASK 0x3ffu
-#define PTG_SEQ_BITS 22
-#define PTG_SEQ_MASK 0x3fffffu
+#define PTG_SLOT_MASK  0x3ffu
+#define PTG_SEQ_BITS   22
+#define PTG_SEQ_MASK   0x3fffffu
 
 /* OFD lock bytes behind the slots' */
 #define PTG_LOCK_SETUP 4096
@@ -75,11 +75,11 @@ struct ptg_slot_device {
 struct ptg_slot {
 	uint32_t state;
 	uint32_t generation; /* +1 each time the slot is taken */
-	int32_t  pid;        /* as the process itself sees it */
-	int32_t  host_pid;   /* filled by whoever watches from outside; 0 = not known */
+	int32_t pid;        /* as the process itself sees it */
+	int32_t host_pid;   /* filled by whoever watches from outside; 0 = not known */
 	uint64_t start_time; /* field 22 of /proc/self/stat, clock ticks since boot */
 	uint64_t pid_ns;     /* inode of /proc/self/ns/pid */
-	char     name[16];   /* /proc/self/comm, NUL-terminated */
+	char name[16];   /* /proc/self/comm, NUL-terminated */
 	uint64_t entries;    /* launches that passed the gate and have not returned (compute shares) */
 	uint64_t reserved0;
 	struct ptg_slot_device device[PTG_DEVICES];
@@ -112,7 +112,7 @@ struct ptg_ledger {
 	uint32_t high;      /* slots at and above this index were never taken */
 	uint32_t reserved2[13];
 	uint64_t reserved3[104];
-	char     uuid[PTG_DEVICES][PTG_UUID_SIZE]; /* device index -> UUID; under a policy: the policy's order */
+	char uuid[PTG_DEVICES][PTG_UUID_SIZE]; /* device index -> UUID; under a policy: the policy's order */
 	uint64_t reserved4[256];
 	struct ptg_ledger_device device[PTG_DEVICES]; /* at 4096 */
 	uint64_t reserved5[256];

@@ -15,35 +15,35 @@
 
 #include <stdint.h>
 
-#define PTG_POLICY_MAGIC UINT64_C(0x314c4f5047545250) /* "PRTGPOL1" */
+#define PTG_POLICY_MAGIC  UINT64_C(0x314c4f5047545250) /* "PRTGPOL1" */
 #define PTG_POLICY_LAYOUT 1
-#define PTG_DEVICES 16
-#define PTG_UUID_SIZE 64 /* "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx", NUL-padded */
+#define PTG_DEVICES       16
+#define PTG_UUID_SIZE     64 /* "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx", NUL-padded */
 
 /* ptg_policy.state */
 #define PTG_STATE_CLOSED 0
-#define PTG_STATE_OPEN 1
+#define PTG_STATE_OPEN   1
 /* ptg_policy.flags */
 #define PTG_FLAG_OVERSUBSCRIBED 1
-#define PTG_FLAG_EVICTING 2
+#define PTG_FLAG_EVICTING       2
 /* ptg_policy.share_class */
-#define PTG_CLASS_FIXED 0
-#define PTG_CLASS_BURST 1
+#define PTG_CLASS_FIXED       0
+#define PTG_CLASS_BURST       1
 #define PTG_CLASS_BEST_EFFORT 2
 /* ptg_policy.enforcement, bits */
-#define PTG_ENFORCE_SHIM 1
-#define PTG_ENFORCE_DMEM 2
-#define PTG_ENFORCE_MPS 4
-#define PTG_ENFORCE_MIG 8
+#define PTG_ENFORCE_SHIM   1
+#define PTG_ENFORCE_DMEM   2
+#define PTG_ENFORCE_MPS    4
+#define PTG_ENFORCE_MIG    8
 #define PTG_ENFORCE_VENDOR 16
 /* ptg_policy_device.context: the writer knows no better than the library's own estimate */
 #define PTG_CONTEXT_UNKNOWN UINT64_MAX
 
 /* One device of the grant; its position is the ordinal in the container. */
 struct ptg_policy_device {
-	char     uuid[PTG_UUID_SIZE];
+	char uuid[PTG_UUID_SIZE];
 	uint64_t memory;   /* bytes: the hard limit, > 0 */
-	int64_t  overhead; /* bytes: the watcher's correction; used = max(0, ledger + overhead) */
+	int64_t overhead; /* bytes: the watcher's correction; used = max(0, ledger + overhead) */
 	uint64_t physical; /* bytes of the whole card */
 	uint32_t cores;    /* permille of the device's time that is guaranteed */
 	uint32_t ceiling;  /* permille, 1-1000 */

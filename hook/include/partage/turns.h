@@ -12,7 +12,7 @@
 
 #include "partage/policy.h"
 
-#define PTG_TURNS_MAGIC UINT64_C(0x314e525447545250) /* "PRTGTRN1" */
+#define PTG_TURNS_MAGIC  UINT64_C(0x314e525447545250) /* "PRTGTRN1" */
 #define PTG_TURNS_LAYOUT 1
 
 struct ptg_turn {

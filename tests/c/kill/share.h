@@ -57,7 +57,8 @@ static inline void share_create(const char *directory, const struct sim_device_m
 	policy.device[0].ceiling = 1000;
 	policy.device[0].weight = 100;
 	policy.device[0].context = model->context;
-	policy.crc32c = share_crc32c((unsigned char *)&policy.generation, sizeof policy - offsetof(struct ptg_policy, generation));
+	policy.crc32c = share_crc32c((unsigned char *)&policy.generation,
+	                             sizeof policy - offsetof(struct ptg_policy, generation));
 	char path[1024];
 	CHECK(mkdir(directory, 0700) == 0, "mkdir %s: %s", directory, strerror(errno));
 	for (int i = 0; i < 2; i++) {

@@ -18,8 +18,8 @@
 #include "share.h"
 #include "work.h"
 
-#define PEERS 8
-#define LIMIT (UINT64_C(256) << 20)
+#define PEERS  8
+#define LIMIT  (UINT64_C(256) << 20)
 #define POINTS (1 << 20)
 
 struct control {
@@ -119,7 +119,8 @@ static struct range library_text(pid_t pid)
 	while (fgets(line, sizeof line, maps)) {
 		unsigned long long begin, end;
 		char mode[8];
-		if (strstr(line, "libvgpu.so") && sscanf(line, "%llx-%llx %7s", &begin, &end, mode) == 3 && strchr(mode, 'x'))
+		if (strstr(line, "libvgpu.so") && sscanf(line, "%llx-%llx %7s", &begin, &end, mode) == 3 &&
+		    strchr(mode, 'x'))
 			text = (struct range){begin, end};
 	}
 	fclose(maps);
@@ -133,7 +134,8 @@ static bool stopped(pid_t pid, int *signal)
 	int status;
 	CHECK(waitpid(pid, &status, 0) == pid, "waitpid: %s", strerror(errno));
 	*signal = WIFSTOPPED(status) ? WSTOPSIG(status) : 0;
-	CHECK(WIFSTOPPED(status) || (WIFEXITED(status) && WEXITSTATUS(status) == 0), "victim ended with status %x", status);
+	CHECK(WIFSTOPPED(status) || (WIFEXITED(status) && WEXITSTATUS(status) == 0), "victim ended with status %x",
+	      status);
 	return WIFSTOPPED(status);
 }
 
@@ -217,7 +219,8 @@ static void pause_peers(int acknowledged, bool refuse, int point)
 	for (int n = 0; n < PEERS; n++) {
 		struct pollfd p = {.fd = acknowledged, .events = POLLIN};
 		char byte;
-		CHECK(poll(&p, 1, 2000) == 1, "point %d: %d of %d peers still wait 2 s after the kill", point, PEERS - n, PEERS);
+		CHECK(poll(&p, 1, 2000) == 1, "point %d: %d of %d peers still wait 2 s after the kill", point,
+		      PEERS - n, PEERS);
 		CHECK(read(acknowledged, &byte, 1) == 1, "a peer is gone");
 	}
 }
@@ -288,8 +291,8 @@ int main(int argc, char **argv)
 	}
 	CHECK(machine->device[0].peak <= LIMIT, "the simulator once counted %llu bytes, limit %llu",
 	      (unsigned long long)machine->device[0].peak, (unsigned long long)LIMIT);
-	NOTE("%s: %d instructions recorded, %d kills at %d distinct instructions, %d recorded ones not hit", argv[1], recorded,
-	     point, distinct, missed);
+	NOTE("%s: %d instructions recorded, %d kills at %d distinct instructions, %d recorded ones not hit", argv[1],
+	     recorded, point, distinct, missed);
 	CHECK(most < POINTS || missed == 0, "%d instructions were recorded and never a kill point", missed);
 	return 0;
 }

@@ -37,7 +37,7 @@ static inline void work_init(void)
 static inline CUresult work_map(struct work *w)
 {
 	CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0},
-				  .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+	                          .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
 	CUresult result = cuMemAddressReserve(&w->p, w->bytes, 0, 0, 0);
 	CHECK(result == CUDA_SUCCESS, "cuMemAddressReserve: %d", result);
 	result = cuMemMap(w->p, w->bytes, 0, w->handle, 0);
@@ -49,7 +49,7 @@ static inline CUresult work_map(struct work *w)
 static inline CUresult work_alloc(enum work_kind kind, struct work *w, size_t bytes)
 {
 	CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-				    .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
+	                            .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
 	CUresult result;
 	size_t pitch;
 	w->bytes = bytes;

@@ -13,7 +13,10 @@ driver.cuInit(0)
 context = driver.cuDevicePrimaryCtxRetain(0)[1]
 driver.cuCtxSetCurrent(context)
 error, pointer = driver.cuMemAlloc(512 << 20)
-memory, memory_v2 = pynvml.nvmlDeviceGetMemoryInfo(handle), pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
+memory, memory_v2 = (
+    pynvml.nvmlDeviceGetMemoryInfo(handle),
+    pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2),
+)
 _, free, total = driver.cuMemGetInfo()
 processes = [(p.pid, p.usedGpuMemory) for p in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)]
 name = pynvml.nvmlDeviceGetName(handle)
