@@ -4,8 +4,10 @@ peers; several runs share a card; what is left behind is swept away."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -140,6 +142,35 @@ def test_signals_reach_the_program(machine):
     assert code == 9
 
 
+def test_ctrl_c_reaches_the_program_once(machine, tmp_path):
+    script = 'trap "echo one >> $0" INT; echo ready; while ! [ -e "$0.end" ]; do sleep 0.05; done; exit 4'
+    log = tmp_path / "log"
+    child, terminal = pty.fork()
+    if child == 0:
+        command = [sys.executable, "-m", "partage", "run", "--memory", "1Gi", "--", "sh", "-c", script, str(log)]
+        os.execve(command[0], command, machine.environment)  # noqa: S606
+    said = b""
+    while b"ready" not in said:
+        said += os.read(terminal, 4096)
+    os.write(terminal, b"\x03")
+    eventually(log.exists)
+    Path(f"{log}.end").touch()
+    with contextlib.suppress(OSError):  # the terminal goes with its last user
+        while os.read(terminal, 4096):
+            pass
+    _, status = os.waitpid(child, 0)
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(status) == 4
+    assert log.read_text() == "one\n"
+
+
+def test_shares_do_not_nest(machine):
+    inner = f"{sys.executable} -m partage run --memory 1Gi true"
+    result = machine.partage("run", "--memory", "2Gi", "--", "sh", "-c", inner)
+    assert result.returncode == 125
+    assert "do not nest" in result.stderr
+
+
 def test_killing_the_parent_leaves_the_limit_and_the_promise(machine):
     program = machine.start("--memory", "60Gi")
     program.process.kill()
@@ -186,9 +217,7 @@ def test_a_program_that_cannot_carry_the_library_is_refused(machine, static_prog
 def test_a_library_that_the_loader_leaves_out_stops_the_program(machine, tmp_path):
     broken = tmp_path / "libvgpu.so"
     broken.write_bytes(b"not a library, which ld.so says once and then ignores" * 100)
-    result = machine.partage(
-        "run", "--memory", "1Gi", "--", "sleep", "60", PARTAGE_LIBRARY=str(broken)
-    )
+    result = machine.partage("run", "--memory", "1Gi", "--", "sleep", "60", PARTAGE_LIBRARY=str(broken))
     assert result.returncode == 125
     assert "was not loaded" in result.stderr
 

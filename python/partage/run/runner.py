@@ -60,6 +60,11 @@ class _Ready:
 
 def run(request: Request) -> int:
     """Run the program with its share; return its exit code, 128 + n where signal n ended it."""
+    outer = os.environ.get(names.ENV_DIR)
+    if outer:
+        raise LaunchError(
+            "partage run", f"runs under the share {outer}", "shares do not nest", "start it outside of it"
+        )
     signals = Signals()
     try:
         with Nvml(_driver(request)) as nvml:

@@ -7,9 +7,11 @@ is made. Called before the simulated driver is loaded.
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
+from partage._abi import ffi
 from partage.model import DeviceError, NotFoundError, UsageError, names
-from partage.sim import machine, profiles, state
+from partage.sim import machine, profiles
 
 
 def choose_machine(wanted: str | None) -> None:
@@ -30,7 +32,7 @@ def choose_machine(wanted: str | None) -> None:
         with contextlib.suppress(UsageError):  # somebody else made one first: looked at below
             machine.create(profile)
     with machine.Machine() as there:
-        found = state.read_state(there).profile
+        found = _text(there.read("char[64]", "profile")[0])
     if found != profile.name:
         raise UsageError(
             f"profile '{wanted}'",
@@ -44,7 +46,11 @@ def context_of(uuid: str) -> int | None:
     """Return the bytes one context takes on a simulated device, None where it is not one."""
     try:
         with machine.Machine() as there:
-            devices = state.read_state(there).devices
+            models = [there.read("struct sim_device_model", "model", index) for index in range(there.ndev)]
     except (DeviceError, NotFoundError):
         return None
-    return next((device.context for device in devices if device.uuid == uuid), None)
+    return next((int(model.context) for model in models if _text(model.uuid) == uuid), None)
+
+
+def _text(field: Any) -> str:
+    return str(ffi.string(field).decode("utf-8", "replace"))

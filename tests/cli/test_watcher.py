@@ -1,0 +1,179 @@
+"""We test these aspects of the watcher: a slot is matched with its process by number, start time and namespace; what a
+process holds beyond its ledger becomes overhead, and overhead never lifts a limit; a broken ledger closes the share."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from partage.run.handover import HandOver
+from partage.run.watcher import Watcher, find_process, start_time
+from partage.shm import Policy, PolicyDevice, PolicyFile, Slot, read_policy
+
+from tests.shm.conftest import UUID, Tenant, tenant  # noqa: F401 -- a fixture
+
+GIB = 1 << 30
+UNIT = 4096
+NAMESPACE = Path("/proc/self/ns/pid").stat().st_ino
+
+
+def slot_of(pid: int, **changes) -> Slot:
+    made = Slot(0, 1, pid, 0, start_time(pid) or 0, NAMESPACE, "x", ())
+    return replace(made, **changes)
+
+
+class FakeNvml:
+    """Says what it is told to say."""
+
+    def __init__(self) -> None:
+        self.seen: dict[int, int] = {}
+
+    def processes(self, _uuid: str) -> dict[int, int]:
+        return dict(self.seen)
+
+
+class Scene:
+    """A hand-over watched by this process, whose only tenant is this process too."""
+
+    def __init__(self, directory: Path, player: Tenant, context: int | None) -> None:
+        self.tenant = player
+        self.nvml = FakeNvml()
+        device = PolicyDevice(uuid=UUID, memory=4 * GIB, physical=80 * GIB, context=context)
+        self.policy = PolicyFile.create(directory / "policy", Policy(devices=(device,)))
+        self.path = directory / "policy"
+        self.watcher = Watcher(HandOver(directory), self.policy, self.nvml)  # type: ignore[arg-type]
+
+    def look(self) -> PolicyDevice:
+        """Let the watcher do a round now, as if its second were over."""
+        self.watcher._correct_at = 0
+        self.watcher.step()
+        return read_policy(self.path).devices[0]
+
+    def close(self) -> None:
+        self.watcher.close()
+        self.policy.close()
+
+
+@pytest.fixture
+def scene(tmp_path, tenant):  # noqa: F811
+    made = Scene(tmp_path, tenant, None)
+    yield made
+    made.close()
+
+
+def test_a_living_process_is_found_and_no_other_of_its_number():
+    assert find_process(slot_of(os.getpid())) == os.getpid()
+    assert find_process(slot_of(os.getpid(), start_time=1)) is None
+    assert find_process(slot_of(0)) is None
+    assert find_process(slot_of(-1)) is None
+
+
+def test_an_ended_process_is_not_found_even_before_it_is_collected():
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    slot = slot_of(process.pid)
+    assert find_process(slot) == process.pid
+    process.kill()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert find_process(slot) is None
+    process.communicate()
+
+
+def test_a_process_whose_first_thread_ended_is_alive():
+    code = "import threading,ctypes; t=threading.Thread(target=input); t.start(); ctypes.CDLL(None).pthread_exit(None)"
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
+    slot = slot_of(process.pid)
+    while Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+        pass
+    assert find_process(slot) == process.pid
+    process.kill()
+    process.communicate()
+
+
+def test_a_process_of_another_pid_namespace_is_found_by_its_inner_number():
+    unshare = shutil.which("unshare")
+    if unshare is None or subprocess.run([unshare, "-p", "-f", "true"], capture_output=True, check=False).returncode:
+        pytest.skip("cannot make a pid namespace here")
+    script = "import os; print(os.getpid(), os.stat('/proc/self/ns/pid').st_ino, flush=True); input()"
+    command = [unshare, "-p", "-f", "--mount-proc", sys.executable, "-c", script]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    inner, namespace = map(int, process.stdout.readline().split())
+    outer = int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()[0])
+    found = find_process(Slot(0, 1, inner, 0, start_time(outer) or 0, namespace, "x", ()))
+    process.communicate("\n")
+    assert (inner, found) == (1, outer)
+
+
+def charge_myself(scene, units: int, context: int = 0) -> None:
+    scene.tenant.take(0, start=start_time(os.getpid()))
+    scene.tenant.charge(0, units)
+    scene.tenant.ledger.slot[0].device[0].context = context
+
+
+def test_what_the_ledger_does_not_know_becomes_overhead(scene):
+    charge_myself(scene, 100)
+    scene.nvml.seen = {os.getpid(): 100 * UNIT + 12345}
+    assert scene.look().overhead == 12345
+    assert scene.tenant.ledger.slot[0].host_pid == os.getpid()
+
+
+def test_overhead_is_never_negative(scene):
+    charge_myself(scene, 100, context=50)
+    scene.nvml.seen = {os.getpid(): 60 * UNIT}
+    assert scene.look().overhead == 0
+
+
+def test_other_peoples_processes_do_not_count(scene):
+    charge_myself(scene, 100)
+    scene.nvml.seen = {os.getpid(): 100 * UNIT, os.getppid(): GIB}
+    assert scene.look().overhead == 0
+
+
+def test_less_overhead_is_believed_the_second_time(scene):
+    charge_myself(scene, 100)
+    scene.nvml.seen = {os.getpid(): 100 * UNIT + GIB}
+    assert scene.look().overhead == GIB
+    scene.nvml.seen = {os.getpid(): 100 * UNIT}
+    assert scene.look().overhead == GIB, "a reading may have met a free half-way"
+    assert scene.look().overhead == 0
+
+
+def test_the_first_bare_context_becomes_the_estimate(scene):
+    charge_myself(scene, 100, context=100)
+    scene.nvml.seen = {os.getpid(): 300 * UNIT}
+    assert scene.look().context == 300 * UNIT
+    scene.tenant.charge(0, 50)
+    scene.nvml.seen = {os.getpid(): 900 * UNIT}
+    assert scene.look().context == 300 * UNIT
+
+
+def test_a_resize_by_somebody_else_survives_corrections(scene):
+    charge_myself(scene, 100)
+    other = PolicyFile.open(scene.path)
+    other.update(lambda policy: policy.changed(UUID, memory=GIB))
+    other.close()
+    scene.nvml.seen = {os.getpid(): 100 * UNIT + 4096}
+    assert (scene.look().memory, scene.look().overhead) == (GIB, 4096)
+
+
+def test_a_truncated_ledger_closes_the_share(scene):
+    os.truncate(scene.tenant.path, 4096)
+    scene.watcher.step()
+    assert not read_policy(scene.path).is_open
+    assert scene.watcher.timeout() is None
+    assert scene.watcher.live_slots() == 0
+    os.truncate(scene.tenant.path, 1056768)
+
+
+def test_a_slot_whose_process_never_was_is_given_back(scene):
+    scene.tenant.take(3, start=1)
+    scene.tenant.charge(3, 7)
+    scene.watcher.step()
+    assert scene.tenant.ledger.device[0].word >> 32 == 7, "its lock is held: somebody lives there"
+    scene.tenant.die(3)
+    scene.watcher.step()
+    assert scene.tenant.ledger.device[0].word >> 32 == 0
