@@ -292,6 +292,25 @@ nvmlReturn_t sim_nvmlDeviceGetPowerState(nvmlDevice_t device, nvmlPstates_t *sta
 	return sim_nvmlDeviceGetPerformanceState(device, state);
 }
 
+/* The states that sleeps() knows; the rest of the array is filled with UNKNOWN. */
+nvmlReturn_t sim_nvmlDeviceGetSupportedPerformanceStates(nvmlDevice_t device, nvmlPstates_t *states, unsigned int bytes)
+{
+	uint32_t card;
+	unsigned room = bytes / sizeof(*states);
+	nvmlReturn_t result = nvml_card(device, states, &card);
+	if (result != NVML_SUCCESS)
+		return result;
+	unsigned there = model_of(card)->fans ? 2 : 1;
+	for (unsigned i = there; i < room; i++)
+		states[i] = NVML_PSTATE_UNKNOWN;
+	if (room < there)
+		return NVML_ERROR_INSUFFICIENT_SIZE;
+	states[0] = NVML_PSTATE_0;
+	if (there > 1)
+		states[1] = NVML_PSTATE_8;
+	return NVML_SUCCESS;
+}
+
 nvmlReturn_t sim_nvmlDeviceGetCurrentClocksEventReasons(nvmlDevice_t device, unsigned long long *reasons)
 {
 	uint32_t card;

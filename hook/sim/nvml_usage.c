@@ -132,6 +132,23 @@ nvmlReturn_t sim_nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilizat
 	return NVML_SUCCESS;
 }
 
+/* The same figures by domain: graphics, framebuffer, video, bus. Only the first two are ever busy here. */
+nvmlReturn_t sim_nvmlDeviceGetDynamicPstatesInfo(nvmlDevice_t device, nvmlGpuDynamicPstatesInfo_t *info)
+{
+	uint32_t card;
+	nvmlReturn_t result = nvml_card(device, info, &card);
+	if (result != NVML_SUCCESS)
+		return result;
+	if (sim_machine->model[card].mig == SIM_MIG_CARD)
+		return NVML_ERROR_NOT_SUPPORTED;
+	memset(info, 0, sizeof(*info));
+	for (unsigned domain = 0; domain < 4; domain++) {
+		info->utilization[domain].bIsPresent = 1;
+		info->utilization[domain].percentage = domain < 2 ? nvml_busy_percent(card) : 0;
+	}
+	return NVML_SUCCESS;
+}
+
 /* Engines that no simulated work uses: idle, with the real sampling period. */
 static nvmlReturn_t idle_engine(nvmlDevice_t device, unsigned *utilization, unsigned *period_us)
 {

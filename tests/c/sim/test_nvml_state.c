@@ -49,6 +49,10 @@ static void older_and_consumer_boards(void)
 
 	OK(nvmlDeviceGetBrand(device, &brand));
 	consumer = brand == NVML_BRAND_GEFORCE;
+	nvmlPstates_t states[3];
+	OK(nvmlDeviceGetSupportedPerformanceStates(device, states, sizeof(states)));
+	CHECK(states[0] == NVML_PSTATE_0 && states[1] == (consumer ? NVML_PSTATE_8 : NVML_PSTATE_UNKNOWN), "states");
+	GIVES(NVML_ERROR_INSUFFICIENT_SIZE, nvmlDeviceGetSupportedPerformanceStates(device, states, 0));
 	GIVES(consumer ? NVML_ERROR_NOT_SUPPORTED : NVML_SUCCESS, nvmlDeviceGetEccMode(device, &state, &state));
 	GIVES(consumer ? NVML_ERROR_NOT_SUPPORTED : NVML_SUCCESS,
 	      nvmlDeviceGetRetiredPages(device, NVML_PAGE_RETIREMENT_CAUSE_DOUBLE_BIT_ECC_ERROR, &value, NULL));

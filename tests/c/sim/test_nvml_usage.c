@@ -18,6 +18,9 @@ static void sums_over_the_living(void)
 	play_busy(machine, 500, 0, SIM_BUCKET_NS / 2);
 	CHECK(use_of(0).gpu == 75 && use_of(0).memory == 75, "%u %%", use_of(0).gpu);
 	CHECK(use_of(1).gpu == 0, "the other device: %u %%", use_of(1).gpu);
+	nvmlGpuDynamicPstatesInfo_t domains;
+	OK(nvmlDeviceGetDynamicPstatesInfo(device_at(0), &domains));
+	CHECK(domains.utilization[0].percentage == 75 && domains.utilization[2].percentage == 0, "by domain");
 	close(second);
 	CHECK(use_of(0).gpu == 25, "after the second died: %u %%", use_of(0).gpu);
 	play_busy(machine, 10, 0, SIM_BUCKET_NS * 3);
