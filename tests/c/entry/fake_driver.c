@@ -79,14 +79,14 @@ EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, c
 	{                                                                                                              \
 		return (CUresult)(1000 + n);                                                                           \
 	}
-UNKNOWN(0)
-UNKNOWN(1)
-UNKNOWN(2)
-UNKNOWN(3) UNKNOWN(4) UNKNOWN(5) UNKNOWN(6) UNKNOWN(7) UNKNOWN(8) UNKNOWN(9) UNKNOWN(10) UNKNOWN(11) UNKNOWN(12)
-        UNKNOWN(13) UNKNOWN(14) UNKNOWN(15) UNKNOWN(16) UNKNOWN(17) UNKNOWN(18) UNKNOWN(19)
+#define UNKNOWN_FIVE(a, b, c, d, e) UNKNOWN(a) UNKNOWN(b) UNKNOWN(c) UNKNOWN(d) UNKNOWN(e)
+UNKNOWN_FIVE(0, 1, 2, 3, 4)
+UNKNOWN_FIVE(5, 6, 7, 8, 9)
+UNKNOWN_FIVE(10, 11, 12, 13, 14)
+UNKNOWN_FIVE(15, 16, 17, 18, 19)
 
-                EXPORT CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int version, cuuint64_t flags,
-		                                    CUdriverProcAddressQueryResult *status)
+EXPORT CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int version, cuuint64_t flags,
+                                    CUdriverProcAddressQueryResult *status)
 {
 	(void)flags;
 	void *found = SAME(symbol, "cuInit")             ? (void *)cuInit

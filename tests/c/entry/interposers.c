@@ -54,6 +54,7 @@ int main(int argc, char **argv)
 	void *(*own)(void *, const char *) = (void *(*)(void *, const char *))dlsym(libc, "dlsym");
 	CHECK(own && is_hook(own(driver, "cuMemFree_v2")), "libc's dlsym gives cuMemFree_v2 of %s",
 	      owner_of(own(driver, "cuMemFree_v2")));
+	CHECK(is_hook(dlsym(libc, "dlvsym")), "libc's dlvsym is handed out, of %s", owner_of(dlsym(libc, "dlvsym")));
 	own = (void *(*)(void *, const char *))dlsym(interposer, "dlsym");
 	CHECK(own && is_hook(own(driver, "cuMemFree_v2")), "the interposer's dlsym gives cuMemFree_v2 of %s",
 	      owner_of(own(driver, "cuMemFree_v2")));
