@@ -144,6 +144,11 @@ def test_one_name_for_one_profile(tmp_path: Path) -> None:
         profiles.load_all(tmp_path)
 
 
+def test_a_folder_without_profiles_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ProfileError, match="broken installation"):
+        profiles.load_all(tmp_path)
+
+
 def test_units() -> None:
     assert [parse_bytes(v) for v in (5, "5", "5B", "2 KiB", "1TiB")] == [5, 5, 5, 2048, 1 << 40]
     assert [parse_time(v) for v in ("7 ns", "3us", "2 ms", "1 s")] == [7, 3000, 2_000_000, 10**9]

@@ -382,7 +382,12 @@ def directory() -> Path:
 
 def load_all(folder: Path | None = None) -> tuple[Profile, ...]:
     """Load all profiles of a folder (default: the shipped ones). Raises ProfileError, also for a name used twice."""
-    found = tuple(load(path) for path in sorted((folder or directory()).glob("*.toml")))
+    place = folder or directory()
+    found = tuple(load(path) for path in sorted(place.glob("*.toml")))
+    if not found:
+        raise ProfileError(
+            str(place), "(folder)", "no *.toml", "a folder with profiles; a broken installation has none"
+        )
     owners: dict[str, str] = {}
     for profile in found:
         for word in profile.names:
