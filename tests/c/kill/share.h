@@ -62,7 +62,7 @@ static inline void share_create(const char *directory, const struct sim_device_m
 	char path[1024];
 	CHECK(mkdir(directory, 0700) == 0, "mkdir %s: %s", directory, strerror(errno));
 	for (int i = 0; i < 2; i++) {
-		snprintf(path, sizeof path, "%s/%s", directory, i ? "ledger" : "policy");
+		snprintf(path, sizeof path, "%.900s/%s", directory, i ? "ledger" : "policy");
 		int fd = open(path, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600);
 		CHECK(fd >= 0, "%s: %s", path, strerror(errno));
 		CHECK(i || write(fd, &policy, sizeof policy) == sizeof policy, "%s: %s", path, strerror(errno));

@@ -111,6 +111,7 @@ static void fills(CUstream stream)
 	unsigned *word = (unsigned *)back;
 
 	OK(cuMemsetD32(a, 0xdeadbeef, 1000));
+	OK(cuCtxSynchronize()); /* the other stream does not wait for this one */
 	OK(cuMemsetD16Async(a + 400, 0x1234, 2, stream));
 	OK(cuMemsetD2D8(b, 100, 7, 10, 20));
 	OK(cuCtxSynchronize());
