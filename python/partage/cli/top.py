@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from partage.run.handover import HandOver
     from partage.shm import Ledger, Policy
 
+WIDE = 120
+SHORT_UUID = 12  # "GPU-" and eight digits: enough for --device
+_AMOUNT = {"USED": 9, "LIMIT": 9, "PROMISED": 9, "MEMORY": 9}
 NONE = "–"  # noqa: RUF001 -- the sign for "no value" in every table
 
 
@@ -119,50 +122,53 @@ def _processes(ledger: Ledger, uuid: str) -> tuple[ProcessRow, ...]:
     )
 
 
-def render(view: View) -> Group:
-    """Return the tables of one look."""
-    parts: list[Table | Text] = [_device_table(view), _share_table(view)]
+def render(view: View, width: int) -> Group:
+    """Return the tables of one look for a terminal of `width` columns; UUIDs are cut short where it is narrow."""
+    parts: list[Table | Text] = [_device_table(view, wide=width >= WIDE), _share_table(view)]
     parts += [Text(note, style="yellow") for note in view.notes]
     parts += [Text(f"{row.name}: {row.note}", style="yellow") for row in view.shares if row.note]
     return Group(*parts)
 
 
-def _device_table(view: View) -> Table:
-    table = Table(title="Devices", title_justify="left", box=None, pad_edge=False)
-    for name in ("DEVICE", "NAME", "UUID"):
-        table.add_column(name, no_wrap=True)
-    for name in ("USED", "PROMISED", "MEMORY"):
-        table.add_column(name, justify="right", no_wrap=True)
+def _table(title: str, left: tuple[str, ...], right: tuple[str, ...], last: tuple[str, ...] = ()) -> Table:
+    """Return an empty table; only its first column gives way where the terminal is narrow."""
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    for name in left:
+        table.add_column(name, no_wrap=True, min_width=None if name == left[0] else len(name))
+    for name in right:
+        table.add_column(name, no_wrap=True, justify="right", min_width=max(len(name), _AMOUNT.get(name, 0)))
+    for name in last:
+        table.add_column(name, no_wrap=True, min_width=len(name))
+    return table
+
+
+def _device_table(view: View, *, wide: bool) -> Table:
+    table = _table("Devices", ("NAME", "DEV", "UUID"), ("USED", "PROMISED", "MEMORY"))
     for device in view.devices:
         promised = sum(row.limit for row in view.shares if row.uuid == device.uuid)
         amounts = map(format_memory, (device.used, promised, device.physical))
-        table.add_row(str(device.index), device.name, device.uuid, *amounts)
+        uuid = device.uuid if wide else device.uuid[:SHORT_UUID]
+        table.add_row(device.name, str(device.index), uuid, *amounts)
     if not view.devices:
-        table.add_row(NONE, "no device", *[NONE] * 4)
+        table.add_row("no device", *[NONE] * 5)
     return table
 
 
 def _share_table(view: View) -> Table:
-    table = Table(title="Shares", title_justify="left", box=None, pad_edge=False)
-    for name in ("SHARE", "DEVICE", "PID", "PROGRAM"):
-        table.add_column(name, no_wrap=True)
-    for name in ("USED", "LIMIT", "CORES GOT", "ASKED", "REFUSED"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for name in ("CLASS", "ENFORCED BY"):
-        table.add_column(name, no_wrap=True)
+    table = _table("Shares", ("SHARE", "DEV"), ("USED", "LIMIT", "GOT", "ASKED", "REFUSED"), ("CLASS", "BY"))
     index_of = {device.uuid: str(device.index) for device in view.devices}
     for row in view.shares:
         asked = f"{row.cores / 10:g}%" if row.cores else NONE
         refused = str(sum(process.refused for process in row.processes))
-        enforced = row.enforcement if row.state == "open" else f"{row.enforcement} (closed)"
+        enforced = row.enforcement if row.state == "open" else "closed"
         amounts = (format_memory(row.used), format_memory(row.limit), NONE, asked, refused)
-        kind = f"{row.share_class} P{row.priority}"
-        table.add_row(row.name, index_of.get(row.uuid, row.uuid), "", "", *amounts, kind, enforced)
+        device = index_of.get(row.uuid, row.uuid[:SHORT_UUID])
+        table.add_row(row.name, device, *amounts, f"{row.share_class} P{row.priority}", enforced)
         for process in row.processes:
             used = format_memory(process.used)
-            table.add_row("", "", str(process.pid), process.name, used, "", "", "", str(process.refused), "", "")
+            table.add_row(f"  {process.pid} {process.name}", "", used, "", "", "", str(process.refused), "", "")
     if not view.shares:
-        table.add_row("no share in use", *[""] * 10)
+        table.add_row("no share in use", *[""] * 8)
     return table
 
 
@@ -187,9 +193,9 @@ def top(*, once: bool, as_json: bool, interval: float) -> None:
     terminal = sys.stdout.isatty()
     console = Console(width=None if terminal else 200, no_color="NO_COLOR" in os.environ or None)
     if once or not terminal:
-        console.print(render(look()))
+        console.print(render(look(), console.width))
         return
-    with Live(render(look()), console=console, auto_refresh=False, screen=True) as live:
+    with Live(render(look(), console.width), console=console, auto_refresh=False, screen=True) as live:
         while True:
             time.sleep(interval)
-            live.update(render(look()), refresh=True)
+            live.update(render(look(), console.width), refresh=True)
