@@ -13,20 +13,30 @@ static void drop_if_dead(struct sim_meeting *entry, int self)
 		entry->key = 0;
 }
 
+/* The entry left by this item when it came first. */
+static struct sim_meeting *own_entry(int self, uint64_t item)
+{
+	for (int i = 0; i < SIM_MEETINGS; i++) {
+		struct sim_meeting *entry = &sim_machine->meeting[i];
+		if (entry->key && entry->slot == self && entry->item == item)
+			return entry;
+	}
+	return NULL;
+}
+
 static bool meet(uint64_t key, int device, uint64_t item, bool give_up)
 {
 	int self = sim_client_slot();
-	struct sim_meeting *spare = NULL;
+	struct sim_meeting *own = own_entry(self, item), *spare = NULL;
+	if (own) {
+		bool met = own->met;
+		if (met || give_up)
+			own->key = 0;
+		return met;
+	}
 	for (int i = 0; i < SIM_MEETINGS; i++) {
 		struct sim_meeting *entry = &sim_machine->meeting[i];
 		drop_if_dead(entry, self);
-		bool own = entry->key && entry->slot == self && entry->item == item;
-		if (own) {
-			bool met = entry->met;
-			if (met || give_up)
-				entry->key = 0;
-			return met;
-		}
 		if (entry->key == key && !entry->met && entry->device != device) {
 			entry->met = 1;
 			return true;

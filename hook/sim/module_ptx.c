@@ -140,7 +140,8 @@ static bool skip_statement(struct reader *r)
 struct declaration {
 	const char *name;
 	size_t length;
-	unsigned element;  /* bytes */
+	unsigned scalar;   /* bytes */
+	unsigned element;  /* bytes: a scalar, or a vector of them */
 	uint64_t size;     /* bytes, all elements; 0: an array without a size */
 	uint64_t align;
 	bool managed;
@@ -200,7 +201,8 @@ static bool read_declaration(struct reader *r, struct declaration *d)
 			if (take(r, ".align") && !take_number(r, &value))
 				return false;
 		} else if (!d->element && type_size(r)) {
-			d->element = type_size(r) * vector;
+			d->scalar = type_size(r);
+			d->element = d->scalar * vector;
 			next(r);
 		} else {
 			break;
@@ -220,7 +222,7 @@ static bool read_declaration(struct reader *r, struct declaration *d)
 }
 
 /* One scalar of an initializer as the bytes it stands for; addresses of other symbols are left zero. */
-static bool read_scalar(struct reader *r, uint64_t *bits, unsigned element)
+static bool read_scalar(struct reader *r, uint64_t *bits, unsigned size)
 {
 	*bits = 0;
 	bool negative = take(r, "-");
@@ -232,7 +234,7 @@ static bool read_scalar(struct reader *r, uint64_t *bits, unsigned element)
 	} else if (r->length && isdigit((unsigned char)*r->token) && memchr(r->token, '.', r->length)) {
 		double wide = strtod(r->token, NULL); /* the text goes on with a character that ends a number */
 		float narrow = (float)wide;
-		if (element == 4) {
+		if (size == 4) {
 			uint32_t half;
 			memcpy(&half, &narrow, sizeof(half));
 			*bits = half;
@@ -270,19 +272,19 @@ static bool read_initializer(struct reader *r, const struct declaration *d, stru
 		if (depth > 0 && take(r, ","))
 			continue;
 		uint64_t bits;
-		if (!r->length || !read_scalar(r, &bits, d->element))
+		if (!r->length || !read_scalar(r, &bits, d->scalar))
 			return fail(r, "an initializer");
-		unsigned n = d->element < 8 ? d->element : 8;
-		if (used + d->element > capacity) {
-			capacity = capacity ? 2 * capacity : 64 * (uint64_t)d->element;
+		unsigned n = d->scalar < 8 ? d->scalar : 8;
+		if (used + d->scalar > capacity) {
+			capacity = capacity ? 2 * capacity : 64 * (uint64_t)d->scalar;
 			unsigned char *all = realloc(variable->init, capacity);
 			if (!all)
 				return fail(r, "more memory");
 			variable->init = all;
 		}
-		memset(variable->init + used, 0, d->element);
+		memset(variable->init + used, 0, d->scalar);
 		memcpy(variable->init + used, &bits, n);
-		used += d->element;
+		used += d->scalar;
 	} while (depth > 0);
 	if (!variable->size)
 		variable->size = used;
