@@ -102,6 +102,7 @@ static bool exchange_if(uint64_t *word, uint64_t from, uint64_t to)
 static bool lock_slowly(uint64_t *word, uint64_t self)
 {
 	const struct timespec patience = {.tv_nsec = LOCK_PATIENCE_NS};
+	uint64_t ask_at = sim_now() + LOCK_PATIENCE_NS;
 
 	for (;;) {
 		uint64_t seen = __atomic_load_n(word, __ATOMIC_ACQUIRE);
@@ -115,9 +116,12 @@ static bool lock_slowly(uint64_t *word, uint64_t self)
 				continue;
 			seen |= LOCK_WAITERS;
 		}
-		long result = syscall(SYS_futex, futex_word(word), FUTEX_WAIT, (uint32_t)seen, &patience, NULL, 0);
-		if (result < 0 && errno == ETIMEDOUT && owner_dead(seen) && exchange_if(word, seen, self | LOCK_WAITERS))
+		syscall(SYS_futex, futex_word(word), FUTEX_WAIT, (uint32_t)seen, &patience, NULL, 0);
+		if (sim_now() < ask_at) /* the clock, not the call's result: signals may end every wait early */
+			continue;
+		if (owner_dead(seen) && exchange_if(word, seen, self | LOCK_WAITERS))
 			return true;
+		ask_at = sim_now() + LOCK_PATIENCE_NS;
 	}
 }
 

@@ -54,6 +54,11 @@ static void bad_files(void)
 		uint32_t layout, size, ndev;
 	} head = {SIM_MACHINE_MAGIC, SIM_MACHINE_LAYOUT + 1, sizeof(struct sim_machine), 1};
 
+	the_machine()->layout++; /* else a good file */
+	in_child(init_gives, CUDA_ERROR_SYSTEM_NOT_READY);
+	the_machine()->layout--;
+	the_machine()->model[0].granule = 3;
+	in_child(init_gives, CUDA_ERROR_SYSTEM_NOT_READY);
 	write_file("hello, this is a text file\n", 27, 27);
 	in_child(init_gives, CUDA_ERROR_SYSTEM_NOT_READY);
 	write_file("x", 1, 1);

@@ -39,12 +39,26 @@ static void rows_of_bytes(void)
 	check_back(1000, "unaligned");
 }
 
-/* The source of an asynchronous copy from pageable memory may be reused at once. */
+static int gate[2];
+
+static void CUDA_CB hold(void *unused)
+{
+	char byte;
+
+	(void)unused;
+	CHECK(read(gate[0], &byte, 1) == 1, "gate");
+}
+
+/* The source of an asynchronous copy from pageable memory may be reused at once, also where the stream stands still. */
 static void staged(CUstream stream)
 {
 	pattern(4);
+	OK(cuMemsetD8Async(a, 0, sizeof host, stream));
+	OK(cuLaunchHostFunc(stream, hold, NULL));
 	OK(cuMemcpyHtoDAsync(a, host, sizeof host, stream));
 	memset(host, 0xff, sizeof host);
+	CHECK(*(volatile char *)(uintptr_t)(a + 1) == 0, "the copy has not run yet");
+	CHECK(write(gate[1], "x", 1) == 1, "open");
 	OK(cuMemcpyDtoHAsync(back, a, sizeof back, stream));
 	pattern(4);
 	OK(cuStreamSynchronize(stream));
@@ -176,6 +190,7 @@ int main(void)
 {
 	CUstream stream;
 
+	CHECK(pipe2(gate, O_CLOEXEC) == 0, "pipe");
 	CUcontext context = start();
 	OK(cuMemAlloc(&a, 4 * MIB));
 	OK(cuMemAlloc(&b, 4 * MIB));
