@@ -37,6 +37,7 @@ nvmlReturn_t nvml_text(char *out, unsigned length, const char *text); /* INSUFFI
 void nvml_pci(const char *bus_id, nvmlPciInfo_t *pci); /* address fields only */
 
 /* nvml_usage.c */
+int nvml_slots(void); /* client slots ever used: those below may be alive */
 unsigned nvml_busy_percent(uint32_t card);                       /* all live clients, the last second */
 unsigned nvml_client_percent(uint32_t client, uint32_t card);
 uint64_t nvml_used(uint32_t index);                              /* bytes; for a card with its instances */

@@ -6,7 +6,6 @@
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +13,6 @@
 
 #include "nvml_device.h"
 
-static pthread_mutex_t init_lock = PTHREAD_MUTEX_INITIALIZER;
 static unsigned init_count;
 
 /* Beside real hardware a program must never get the simulator by mistake. */
@@ -36,19 +34,15 @@ bool sim_nvml_initialized(void)
 	return __atomic_load_n(&init_count, __ATOMIC_ACQUIRE) > 0;
 }
 
+/* Opening the machine is idempotent, so the count needs no lock that a fork could copy in the held state. */
 nvmlReturn_t sim_nvmlInitWithFlags(unsigned int flags)
 {
-	nvmlReturn_t result = NVML_SUCCESS;
-
-	if (flags & ~(unsigned)(NVML_INIT_FLAG_NO_GPUS | NVML_INIT_FLAG_NO_ATTACH))
+	if (flags & ~(unsigned)(NVML_INIT_FLAG_NO_GPUS | NVML_INIT_FLAG_NO_ATTACH | NVML_INIT_FLAG_FORCE_INIT))
 		return NVML_ERROR_INVALID_ARGUMENT;
-	pthread_mutex_lock(&init_lock);
-	if (init_count == 0 && (real_driver_refuses() || sim_machine_open() != 0))
-		result = NVML_ERROR_DRIVER_NOT_LOADED;
-	else
-		__atomic_add_fetch(&init_count, 1, __ATOMIC_RELEASE);
-	pthread_mutex_unlock(&init_lock);
-	return result;
+	if (real_driver_refuses() || sim_machine_open() != 0)
+		return NVML_ERROR_DRIVER_NOT_LOADED;
+	__atomic_add_fetch(&init_count, 1, __ATOMIC_RELEASE);
+	return NVML_SUCCESS;
 }
 
 nvmlReturn_t sim_nvmlInit_v2(void)
@@ -63,15 +57,13 @@ nvmlReturn_t sim_nvmlInit(void)
 
 nvmlReturn_t sim_nvmlShutdown(void)
 {
-	nvmlReturn_t result = NVML_ERROR_UNINITIALIZED;
+	unsigned count = __atomic_load_n(&init_count, __ATOMIC_ACQUIRE);
 
-	pthread_mutex_lock(&init_lock);
-	if (init_count > 0) {
-		__atomic_sub_fetch(&init_count, 1, __ATOMIC_RELEASE);
-		result = NVML_SUCCESS;
-	}
-	pthread_mutex_unlock(&init_lock);
-	return result;
+	while (count > 0)
+		if (__atomic_compare_exchange_n(&init_count, &count, count - 1, false, __ATOMIC_RELEASE,
+		                                __ATOMIC_ACQUIRE))
+			return NVML_SUCCESS;
+	return NVML_ERROR_UNINITIALIZED;
 }
 
 static const char *const error_texts[] = {

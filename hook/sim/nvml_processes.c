@@ -126,6 +126,7 @@ static bool uses(const struct sim_client_device *device)
 /* Fills at most `room` entries and returns how many there are. */
 static unsigned list_processes(uint32_t card, struct process *list, unsigned room)
 {
+	int slots = nvml_slots();
 	unsigned n = 0;
 
 	for (uint32_t i = 0; i < sim_machine->ndev; i++) {
@@ -133,7 +134,7 @@ static unsigned list_processes(uint32_t card, struct process *list, unsigned roo
 		bool cut = model->mig == SIM_MIG_INSTANCE;
 		if (!nvml_belongs(i, card))
 			continue;
-		for (int slot = 0; slot < SIM_CLIENTS; slot++) {
+		for (int slot = 0; slot < slots; slot++) {
 			const struct sim_client *client = &sim_machine->client[slot];
 			int pid;
 			if (!uses(&client->device[i]) || !sim_client_alive(slot) || !(pid = visible_pid(client)))
@@ -271,12 +272,13 @@ nvmlReturn_t sim_nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvml
 static unsigned list_samples(uint32_t card, nvmlProcessUtilizationInfo_v1_t *list, unsigned room)
 {
 	unsigned long long now_us = sim_now() / 1000;
+	int slots = nvml_slots();
 	unsigned n = 0;
 
-	for (uint32_t slot = 0; slot < SIM_CLIENTS; slot++) {
-		unsigned used = nvml_client_percent(slot, card);
+	for (int slot = 0; slot < slots; slot++) {
+		unsigned used = nvml_client_percent((uint32_t)slot, card);
 		int pid;
-		if (!used || !sim_client_alive((int)slot) || !(pid = visible_pid(&sim_machine->client[slot])))
+		if (!used || !sim_client_alive(slot) || !(pid = visible_pid(&sim_machine->client[slot])))
 			continue;
 		if (n < room)
 			list[n] = (nvmlProcessUtilizationInfo_v1_t){

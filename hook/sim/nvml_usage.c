@@ -7,6 +7,16 @@
 
 #include "nvml_device.h"
 
+/* Slots are taken lowest first, so the first that never had a tenant ends the list. Looking further would read, and on
+ * a tmpfs allocate, the pages of a thousand clients that never were. */
+int nvml_slots(void)
+{
+	int slots = 0;
+	while (slots < SIM_CLIENTS && __atomic_load_n(&sim_machine->client[slots].generation, __ATOMIC_ACQUIRE))
+		slots++;
+	return slots;
+}
+
 uint64_t nvml_used(uint32_t index)
 {
 	uint64_t used = 0;
@@ -57,10 +67,11 @@ nvmlReturn_t sim_nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t
 nvmlReturn_t sim_nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlBAR1Memory_t *out)
 {
 	uint32_t i, processes = 0;
+	int slots = nvml_slots();
 	nvmlReturn_t result = nvml_any(device, out, &i);
 	if (result != NVML_SUCCESS)
 		return result;
-	for (int slot = 0; slot < SIM_CLIENTS; slot++)
+	for (int slot = 0; slot < slots; slot++)
 		if (__atomic_load_n(&sim_machine->client[slot].device[i].memory, __ATOMIC_RELAXED) &&
 		    sim_client_alive(slot))
 			processes++;
@@ -106,11 +117,12 @@ unsigned nvml_client_percent(uint32_t client, uint32_t card)
 unsigned nvml_busy_percent(uint32_t card)
 {
 	uint64_t now = sim_now(), sum = 0;
+	int slots = nvml_slots();
 
 	for (uint32_t i = 0; i < sim_machine->ndev; i++) {
 		if (!nvml_belongs(i, card))
 			continue;
-		for (int slot = 0; slot < SIM_CLIENTS; slot++) {
+		for (int slot = 0; slot < slots; slot++) {
 			uint64_t ns = busy_ns(&sim_machine->client[slot].device[i], now);
 			if (ns && sim_client_alive(slot)) /* the lock is asked only where there is something to count */
 				sum += ns;
@@ -217,6 +229,7 @@ nvmlReturn_t sim_nvmlDeviceGetSamples(nvmlDevice_t device, nvmlSamplingType_t ty
                                       nvmlValueType_t *value_type, unsigned int *count, nvmlSample_t *samples)
 {
 	const unsigned kept = 100;
+	int slots = nvml_slots();
 	unsigned n = 0;
 	uint32_t i;
 	nvmlReturn_t result = nvml_card(device, value_type ? count : NULL, &i);
@@ -236,7 +249,7 @@ nvmlReturn_t sim_nvmlDeviceGetSamples(nvmlDevice_t device, nvmlSamplingType_t ty
 		uint64_t ns = 0;
 		if (at_us <= last_seen_us)
 			continue;
-		for (int slot = 0; slot < SIM_CLIENTS; slot++) {
+		for (int slot = 0; slot < slots; slot++) {
 			const struct sim_client_device *c = &sim_machine->client[slot].device[i];
 			if (__atomic_load_n(&c->bucket_at[b % SIM_BUCKETS], __ATOMIC_ACQUIRE) == b &&
 			    sim_client_alive(slot))

@@ -81,6 +81,8 @@ static inline int play_client(struct sim_machine *machine, int slot, int pid)
 	int fd = open(path, O_RDWR | O_CLOEXEC);
 	CHECK(fd >= 0 && fcntl(fd, F_OFD_SETLK, &lock) == 0, "slot %d", slot);
 	CHECK(stat("/proc/self/ns/pid", &st) == 0, "own pid namespace");
+	for (int used = 0; used <= slot; used++) /* slots are taken lowest first */
+		machine->client[used].generation |= 1;
 	machine->client[slot].pid = pid;
 	machine->client[slot].pid_ns = st.st_ino;
 	machine->client[slot].state = 1;
