@@ -224,7 +224,7 @@ def prepare(directory: Path) -> None:
         "XDG_RUNTIME_DIR": str(directory / "runtime"),
         names.ENV_SIM_DIR: str(directory / "machine"),
         names.ENV_SIM: PROFILE,
-        "PARTAGE_SIM_FORCE": "1",  # its own card, also where a real one is
+        names.ENV_SIM_FORCE: "1",  # its own card, also where a real one is
     }
 
 

@@ -53,6 +53,7 @@ ENV_DIR: Final = "PARTAGE_DIR"  # the hand-over directory of the process
 ENV_LIBRARY: Final = "PARTAGE_LIBRARY"  # libvgpu.so, where it does not lie beside the package
 ENV_SIM: Final = "PARTAGE_SIM"  # profile of the simulated machine
 ENV_SIM_DIR: Final = "PARTAGE_SIM_DIR"  # where its state lies
+ENV_SIM_FORCE: Final = "PARTAGE_SIM_FORCE"  # the simulated driver runs beside a real one
 ENV_SIM_LIBRARIES: Final = "PARTAGE_SIM_LIBRARIES"  # directory with the simulated libcuda.so.1, libnvidia-ml.so.1
 ENV_VISIBLE_DEVICES: Final = "CUDA_VISIBLE_DEVICES"
 ENV_MEMORY_LIMIT: Final = "CUDA_DEVICE_MEMORY_LIMIT"

@@ -19,7 +19,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from partage._abi import lib
-from partage.model import DeviceError, LaunchError, NotFoundError, ShareRefused, format_cores, format_memory, names
+from partage.model import (
+    DeviceError,
+    LaunchError,
+    NotFoundError,
+    PolicyError,
+    ShareRefused,
+    format_cores,
+    format_memory,
+    names,
+)
 from partage.shm import Ledger, Policy, PolicyFile, create_ledger, create_turns, locks, read_ledger, read_policy
 
 if TYPE_CHECKING:
@@ -60,7 +69,7 @@ class HandOver:
     def is_alive(self) -> bool:
         """Whether somebody watches the ledger or a process holds a slot of it."""
         try:
-            fd = os.open(self.ledger_path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
+            fd = os.open(self.ledger_path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError:
             return False
         try:
@@ -118,9 +127,18 @@ def find(name: str) -> HandOver:
 
 @contextlib.contextmanager
 def registry(root: Path) -> Iterator[None]:
-    """Hold the lock under which shares are added up and promised."""
-    with locks.locked_file(root / names.REGISTRY_LOCK):
-        yield
+    """Hold the lock under which shares are added up and promised; raises PolicyError where it is not ours to take."""
+    path = root / names.REGISTRY_LOCK
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        step = "only the owner of the hand-overs may change them"
+        raise PolicyError(str(path), error.strerror or error, "a file that we may change", step) from error
+    try:
+        with locks.locked(fd, 0):
+            yield
+    finally:
+        os.close(fd)
 
 
 def sweep(root: Path) -> None:

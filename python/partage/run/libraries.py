@@ -66,15 +66,14 @@ def real_driver() -> bool:
 def driver_directory(*, simulate: bool) -> Path | None:
     """Return the directory of the driver libraries to use: None means the system's own.
 
-    The simulated ones are used where asked for, and where there is no real driver. Raises DeviceError where neither
-    is to be had, and where a simulated driver is asked for beside a real one.
+    The simulated ones are used where there is no real driver, and beside one only under PARTAGE_SIM_FORCE. Raises
+    DeviceError where neither is to be had, and where a simulated driver is asked for beside a real one without it.
     """
-    if real_driver():
-        if simulate and not os.environ.get("PARTAGE_SIM_FORCE"):
-            limit = "a simulated one beside it would mislead"
-            raise DeviceError("driver", "a real one is present", limit, "leave --sim out, or set PARTAGE_SIM_FORCE=1")
+    if real_driver() and not os.environ.get(names.ENV_SIM_FORCE):
         if not simulate:
             return None
+        limit, step = "a simulated one beside it would mislead", f"leave --sim out, or set {names.ENV_SIM_FORCE}=1"
+        raise DeviceError("driver", "a real one is present", limit, step)
     directory = find_sim()
     if directory is None:
         raise DeviceError("driver", "none found", "a real or a simulated one is needed", "run `make build`")

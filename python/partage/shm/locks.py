@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 # struct flock on 64-bit Linux: l_type, l_whence, l_start, l_len, l_pid (0 for OFD locks)
 _FLOCK: Final = "hhqqi4x"
@@ -53,14 +52,3 @@ def locked(fd: int, start: int, length: int = 1) -> Iterator[None]:
         yield
     finally:
         unlock(fd, start, length)
-
-
-@contextlib.contextmanager
-def locked_file(path: Path) -> Iterator[None]:
-    """Hold a lock file (made if missing, never removed) for the block."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        with locked(fd, 0):
-            yield
-    finally:
-        os.close(fd)
