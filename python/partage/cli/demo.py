@@ -40,6 +40,7 @@ PROFILE: Final = "h100-80g"
 GRANULE: Final = 2 * MI
 FREED_WITHIN_MS: Final = 100
 TOLERANCE: Final = 5
+NONE: Final = "-"
 SETTLE_S: Final = 5.0
 OUT_OF_MEMORY: Final = "CUDA_ERROR_OUT_OF_MEMORY"
 TENANTS: Final = Path(__file__).with_name("tenants")
@@ -47,11 +48,12 @@ TENANTS: Final = Path(__file__).with_name("tenants")
 
 @dataclass(slots=True)
 class Row:
-    """One line of the final table."""
+    """One line of the final table; `error` is what the program was told, where it was refused."""
 
     what: str
     asked: str
     got: str
+    error: str
     held: bool
 
 
@@ -65,10 +67,10 @@ class Stage:
     rows: list[Row] = field(default_factory=list)
     players: list[Player] = field(default_factory=list)
 
-    def promise(self, what: str, asked: str, got: str, *, held: bool) -> None:
+    def promise(self, what: str, asked: str, got: str, *, held: bool, error: str | None = None) -> None:
         """Note a promise and whether it held."""
-        self.rows.append(Row(what, asked, got, held))
-        self.say(f"   {'ok  ' if held else 'MISS'} {what}: {got}")
+        self.rows.append(Row(what, asked, got, error or NONE, held))
+        self.say(f"   {'ok  ' if held else 'MISS'} {what}: {got}{f', then {error}' if error else ''}")
 
     def start(self, script: str, *share: str) -> Player:
         """Start a tenant through `partage run` and wait until it answers."""
@@ -104,8 +106,8 @@ def check_fill(stage: Stage, player: Player, limit: int, name: str) -> None:
     real = stage.real_use(player)
     exact = limit - GRANULE < real <= limit and found["total"] == limit and found["free"] < GRANULE
     refused = found["error"] == OUT_OF_MEMORY
-    got = f"{format_memory(real)} then {found['error']}"
-    stage.promise(f"{name} is refused at its limit", format_memory(limit), got, held=exact and refused)
+    what, asked, got = f"{name} is refused at its limit", format_memory(limit), format_memory(real)
+    stage.promise(what, asked, got, held=exact and refused, error=str(found["error"]))
 
 
 def check_work(stage: Stage, player: Player, name: str) -> None:
@@ -133,7 +135,8 @@ def act_overbooking(stage: Stage) -> None:
     stage.say("3. A third share of 24 GiB does not fit on the card")
     player = Player([*partage("run", "--memory", "24Gi"), "--", sys.executable, "-c", "pass"])
     code, words = player.finish()
-    stage.promise("24 GiB beside 72 GiB of 80 GB", "refused", words.strip() or "started", held=code == ExitCode.REFUSED)
+    got, held = ("refused", True) if code == ExitCode.REFUSED else (f"exit code {code}", False)
+    stage.promise("a third share does not fit", "refused", got, held=held, error=words.strip())
 
 
 def act_kill(stage: Stage) -> None:
@@ -162,9 +165,7 @@ def act_kill(stage: Stage) -> None:
     )
     granted = first.ask("hold", bytes=3 * GI)["error"]
     held = refused == OUT_OF_MEMORY and granted is None
-    stage.promise(
-        "its peer may use them", "refused before, granted after", f"{refused}, {granted or 'granted'}", held=held
-    )
+    stage.promise("its peer gets 3 GiB of them", "after, not before", granted or "after", held=held, error=refused)
     first.finish()
 
 
@@ -184,6 +185,9 @@ def act_resize(stage: Stage, numba: Player, bindings: Player) -> None:
 def play(stage: Stage) -> None:
     """Run all acts."""
     stage.say("1. Two tenants on one card: 24 GiB / 30 % and 48 GiB / 70 %")
+    stage.say(
+        "   memory is enforced; cores are promised in the books and stand in the policy, nothing gates launches yet"
+    )
     numba = stage.start("numba_tenant.py", "--memory", "24Gi", "--cores", "30%")
     bindings = stage.start("bindings_tenant.py", "--memory", "48Gi", "--cores", "70%")
     for player, name in ((numba, "tenant 1"), (bindings, "tenant 2")):
@@ -201,10 +205,10 @@ def play(stage: Stage) -> None:
 def table_of(rows: list[Row]) -> Table:
     """Return the final table."""
     table = Table(title="asked and got", title_justify="left", box=None, pad_edge=False)
-    for name in ("PROMISE", "ASKED", "GOT", "ERROR"):
+    for name in ("PROMISE", "ASKED", "GOT", "ERROR", "HELD"):
         table.add_column(name, overflow="fold")
     for row in rows:
-        table.add_row(row.what, row.asked, row.got, "none" if row.held else "NOT HELD")
+        table.add_row(row.what, row.asked, row.got, row.error, "yes" if row.held else "NO")
     return table
 
 
