@@ -62,8 +62,8 @@ struct sim_device_model {
 	char     pci[32];       /* 00000000:17:00.0 */
 	char     serial[32];
 	char     part[32];      /* MIG profile name, or empty */
-	uint64_t memory;        /* bytes, total as the driver reports it */
-	uint64_t reserved;      /* bytes that NVML counts as reserved; not allocatable, outside `memory` use */
+	uint64_t memory;        /* bytes, total as driver and NVML report it; contexts and allocations get memory - reserved */
+	uint64_t reserved;      /* bytes of `memory` that nobody can allocate; NVML shows them apart (v2) or as used (v1) */
 	uint64_t context;       /* bytes each context takes */
 	uint64_t module;        /* bytes each loaded module takes */
 	uint64_t granule;       /* physical granularity (2 MiB) */
