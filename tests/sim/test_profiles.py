@@ -77,7 +77,7 @@ DEFECTS = [
     (SMALL.replace("sms = 4", "sms = 0"), r"device\[0\]\.sms", "from 1 to 1024"),
     (SMALL.replace("sms = 4\n", ""), r"device\[0\]\.sms", "must be given"),
     (SMALL.replace("SIMULATED", "real"), r"device\[0\]\.name", "contains SIMULATED"),
-    (SMALL + "memmory = 3\n", r"device\[0\]\.memmory", "one of the keys"),
+    (SMALL + "speed = 3\n", r"device\[0\]\.speed", "one of the keys"),
     (SMALL + 'pci = ["1a:00"]\n', r"device\[0\]\.pci", "bus addresses such as"),
     (SMALL + "numa = [0, 1]\n", r"device\[0\]\.numa", "1 NUMA node"),
     (SMALL + "count = 17\n", r"device\[0\]\.count", "from 1 to 16"),
