@@ -3,16 +3,14 @@
  * Called by mem.c and pool.c around every allocation and free. 64 shards, each with its own lock and two open-addressed
  * tables in memory of our own (mmap, so that no allocator of the program is entered): blocks by address, and *granules*,
  * the 2 MiB-aligned ranges in which small blocks lie, by number. A shard is chosen by the granule, so that a small block
- * and its granule are under one lock.
+ * and its granule are under one lock, which is taken once per allocation and twice per free.
  *
  * Cost: a block of 2 MiB and more costs its size rounded up to 2 MiB. Smaller ones cost 2 MiB per granule they touch,
  * once, however many lie in it. Blocks of a pool cost nothing here: the pool is charged as a whole (pool.c).
  * What can go wrong: no host memory for a table. Then the caller frees the block again and refuses.
  */
 #include <errno.h>
-#include <pthread.h>
 #include <stdatomic.h>
-#include <string.h>
 #include <sys/mman.h>
 
 #include "memory.h"
@@ -22,14 +20,14 @@
 #define FIRST_ENTRIES 128u
 #define GRANULE_SHIFT 21
 
+/* 24 bytes, since a free of one block among 100,000 costs what the caches miss. */
 struct entry {
-	uint64_t key; /* address of a block, or number of a granule; 0 = empty */
-	uint64_t bytes; /* of a granule: blocks in it */
-	CUcontext context;
-	uint32_t epoch;
-	int16_t device;
-	uint16_t kind;
+	uint64_t key;   /* address of a block, or number of a granule; 0 = empty */
+	uint64_t where; /* context:48 | device:8 | kind:8 */
+	uint64_t what;  /* bytes:44 | epoch:20; of a granule: blocks in it */
 };
+#define EPOCH_BITS 20
+#define EPOCH_MASK ((UINT64_C(1) << EPOCH_BITS) - 1)
 
 struct table {
 	struct entry *entry;
@@ -38,12 +36,12 @@ struct table {
 };
 
 struct shard {
-	_Alignas(64) pthread_mutex_t lock;
+	_Alignas(64) uint32_t lock;
 	struct table blocks, granules;
 };
 
-static struct shard shards[SHARDS] = { [0 ... SHARDS - 1] = { .lock = PTHREAD_MUTEX_INITIALIZER } };
-static _Atomic uint32_t epoch = 1;
+static struct shard shards[SHARDS];
+static _Atomic uint64_t epoch = 1;
 
 static uint64_t mix(uint64_t key)
 {
@@ -56,6 +54,18 @@ static struct shard *shard_of(uint64_t granule)
 	return &shards[mix(granule) >> (64 - SHARD_BITS)];
 }
 
+static void lock(struct shard *s)
+{
+	uint32_t seen = 0;
+	if (!__atomic_compare_exchange_n(&s->lock, &seen, 1, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+		vgpu_lock(&s->lock);
+}
+
+static void unlock(struct shard *s)
+{
+	vgpu_unlock(&s->lock);
+}
+
 /* ---- an open-addressed table with linear probing ---------------------------------------------------------------------- */
 
 static uint32_t home(const struct table *t, uint64_t key)
@@ -63,32 +73,26 @@ static uint32_t home(const struct table *t, uint64_t key)
 	return (uint32_t)mix(key) & (t->size - 1);
 }
 
+/* The entry of a key, or the empty one where it belongs; the table is not empty and has room. */
+static struct entry *probe(const struct table *t, uint64_t key)
+{
+	uint32_t i = home(t, key);
+	while (t->entry[i].key != key && t->entry[i].key != 0)
+		i = (i + 1) & (t->size - 1);
+	return &t->entry[i];
+}
+
 static struct entry *find(const struct table *t, uint64_t key)
 {
 	if (t->size == 0)
 		return NULL;
-	for (uint32_t i = home(t, key);; i = (i + 1) & (t->size - 1)) {
-		if (t->entry[i].key == key)
-			return &t->entry[i];
-		if (t->entry[i].key == 0)
-			return NULL;
-	}
+	struct entry *e = probe(t, key);
+	return e->key != 0 ? e : NULL;
 }
 
-static void place(struct table *t, const struct entry *e)
+static bool grow(struct table *t)
 {
-	uint32_t i = home(t, e->key);
-	while (t->entry[i].key != 0)
-		i = (i + 1) & (t->size - 1);
-	t->entry[i] = *e;
-	t->used++;
-}
-
-static bool make_room(struct table *t)
-{
-	if (t->size != 0 && t->used < t->size / 2)
-		return true;
-	struct table larger = { .size = t->size ? t->size * 2 : FIRST_ENTRIES };
+	struct table larger = { .size = t->size ? t->size * 2 : FIRST_ENTRIES, .used = t->used };
 	int saved = errno;
 	void *memory = mmap(NULL, larger.size * sizeof(struct entry), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
 	                    -1, 0);
@@ -98,11 +102,24 @@ static bool make_room(struct table *t)
 	larger.entry = memory;
 	for (uint32_t i = 0; i < t->size; i++)
 		if (t->entry[i].key != 0)
-			place(&larger, &t->entry[i]);
+			*probe(&larger, t->entry[i].key) = t->entry[i];
 	if (t->size != 0)
 		munmap(t->entry, t->size * sizeof(struct entry));
 	*t = larger;
 	return true;
+}
+
+/* The entry of a key, made where there is none (then .what is 0); NULL without host memory. At most 3/4 are used. */
+static struct entry *obtain(struct table *t, uint64_t key)
+{
+	if (t->used >= t->size / 4 * 3 && !grow(t))
+		return NULL;
+	struct entry *e = probe(t, key);
+	if (e->key == 0) {
+		*e = (struct entry){ .key = key };
+		t->used++;
+	}
+	return e;
 }
 
 /* Removes an entry and moves up those behind it that may stand nearer to their home. */
@@ -120,7 +137,27 @@ static void erase(struct table *t, struct entry *e)
 	t->used--;
 }
 
-/* ---- granules ------------------------------------------------------------------------------------------------------------ */
+/* ---- entries and blocks ------------------------------------------------------------------------------------------------- */
+
+static uint64_t where_of(CUcontext context, CUdevice device, enum vgpu_kind kind)
+{
+	return (uint64_t)(uintptr_t)context << 16 | (uint64_t)(device & 0xff) << 8 | (uint64_t)kind;
+}
+
+static void fill(struct entry *e, const struct vgpu_block *b)
+{
+	e->where = where_of(b->context, b->device, b->kind);
+	e->what = b->bytes << EPOCH_BITS | (atomic_load_explicit(&epoch, memory_order_relaxed) & EPOCH_MASK);
+}
+
+static struct vgpu_block block_of(const struct entry *e)
+{
+	return (struct vgpu_block){ .p = e->key,
+		                    .bytes = e->what >> EPOCH_BITS,
+		                    .device = (CUdevice)(e->where >> 8 & 0xff),
+		                    .kind = (enum vgpu_kind)(e->where & 0xff),
+		                    .context = (CUcontext)(uintptr_t)(e->where >> 16) };
+}
 
 static uint64_t first_granule(const struct vgpu_block *b)
 {
@@ -132,151 +169,130 @@ static uint64_t last_granule(const struct vgpu_block *b)
 	return (b->p + (b->bytes ? b->bytes - 1 : 0)) >> GRANULE_SHIFT;
 }
 
-static bool is_small(const struct vgpu_block *b)
+static bool counts_granules(const struct vgpu_block *b)
 {
-	return b->bytes < VGPU_GRANULE;
+	return b->kind != VGPU_ASYNC && b->bytes < VGPU_GRANULE;
 }
 
-/* One more block in a granule: 1 if it is the first (to be charged), 0 if not, -1 without host memory. */
-static int granule_enter(uint64_t granule)
+/* One more block in a granule, with its shard's lock held: bytes that it newly costs, UINT64_MAX without host memory. */
+static uint64_t granule_enter(struct shard *s, uint64_t granule)
 {
-	struct shard *s = shard_of(granule);
-	int result = 0;
-	pthread_mutex_lock(&s->lock);
+	struct entry *e = obtain(&s->granules, granule);
+	if (e == NULL)
+		return UINT64_MAX;
+	return e->what++ == 0 ? VGPU_GRANULE : 0;
+}
+
+/* One block less: bytes that nobody costs any more. */
+static uint64_t granule_leave(struct shard *s, uint64_t granule)
+{
 	struct entry *e = find(&s->granules, granule);
-	if (e != NULL) {
-		e->bytes++;
-	} else if (make_room(&s->granules)) {
-		place(&s->granules, &(struct entry){ .key = granule, .bytes = 1 });
-		result = 1;
-	} else {
-		result = -1;
-	}
-	pthread_mutex_unlock(&s->lock);
-	return result;
+	if (e == NULL || --e->what != 0)
+		return 0;
+	erase(&s->granules, e);
+	return VGPU_GRANULE;
 }
 
-/* One block less: true if it was the last, and the granule's charge is to be given back. */
-static bool granule_leave(uint64_t granule)
+/* What lies in further granules than the first: those a small block reaches into. */
+static uint64_t enter_rest(const struct vgpu_block *b)
 {
-	struct shard *s = shard_of(granule);
-	bool last = false;
-	pthread_mutex_lock(&s->lock);
-	struct entry *e = find(&s->granules, granule);
-	if (e != NULL && --e->bytes == 0) {
-		erase(&s->granules, e);
-		last = true;
-	}
-	pthread_mutex_unlock(&s->lock);
-	return last;
+	if (!counts_granules(b) || last_granule(b) == first_granule(b))
+		return 0;
+	struct shard *s = shard_of(last_granule(b));
+	lock(s);
+	uint64_t cost = granule_enter(s, last_granule(b));
+	unlock(s);
+	return cost;
 }
 
-static struct vgpu_block block_of(const struct entry *e)
+static uint64_t leave_rest(const struct vgpu_block *b)
 {
-	return (struct vgpu_block){ .p = e->key,
-		                    .bytes = e->bytes,
-		                    .device = e->device,
-		                    .kind = (enum vgpu_kind)e->kind,
-		                    .context = e->context };
+	if (!counts_granules(b) || last_granule(b) == first_granule(b))
+		return 0;
+	struct shard *s = shard_of(last_granule(b));
+	lock(s);
+	uint64_t freed = granule_leave(s, last_granule(b));
+	unlock(s);
+	return freed;
 }
 
+/* The block is gone: gives back what nothing else costs. */
 static void uncharge(const struct vgpu_block *b)
 {
-	uint64_t bytes = 0;
 	if (b->kind == VGPU_ASYNC)
 		return;
-	if (!is_small(b)) {
-		bytes = vgpu_round_up(b->bytes, VGPU_GRANULE);
+	uint64_t freed = vgpu_round_up(b->bytes, VGPU_GRANULE);
+	if (counts_granules(b)) {
+		struct shard *s = shard_of(first_granule(b));
+		lock(s);
+		freed = granule_leave(s, first_granule(b));
+		unlock(s);
+		freed += leave_rest(b);
+	}
+	if (freed != 0)
+		vgpu_give_back(b->device, freed);
+}
+
+/* ---- recording ------------------------------------------------------------------------------------------------------------ */
+
+/* Records a block and enters its first granule: bytes that it newly costs, UINT64_MAX without host memory and nothing is
+ * recorded. Where the address is recorded already `stale` is what it replaced: a block that went without our knowing,
+ * since the driver has given its address again. */
+static uint64_t record(const struct vgpu_block *b, bool enter, struct vgpu_block *stale)
+{
+	struct shard *s = shard_of(first_granule(b));
+	uint64_t cost = 0;
+	lock(s);
+	if (enter && counts_granules(b))
+		cost = granule_enter(s, first_granule(b));
+	struct entry *e = cost != UINT64_MAX ? obtain(&s->blocks, b->p) : NULL;
+	if (e == NULL) {
+		if (cost != UINT64_MAX && enter && counts_granules(b))
+			granule_leave(s, first_granule(b));
+		cost = UINT64_MAX;
 	} else {
-		for (uint64_t g = first_granule(b); g <= last_granule(b); g++)
-			bytes += granule_leave(g) ? VGPU_GRANULE : 0;
+		if (e->what != 0)
+			*stale = block_of(e);
+		fill(e, b);
 	}
-	if (bytes != 0)
-		vgpu_give_back(b->device, bytes);
+	unlock(s);
+	return cost;
 }
-
-/* Enters the block's granules: how many bytes they newly cost, or UINT64_MAX without host memory and none is entered
- * (`left`: what leaving them again has set free). */
-static uint64_t enter_granules(const struct vgpu_block *b, uint64_t *left)
-{
-	uint64_t need = 0;
-	for (uint64_t g = first_granule(b); g <= last_granule(b); g++) {
-		int entered = granule_enter(g);
-		if (entered < 0) {
-			for (uint64_t h = first_granule(b); h < g; h++)
-				*left += granule_leave(h) ? VGPU_GRANULE : 0;
-			*left = *left > need ? *left - need : 0;
-			return UINT64_MAX;
-		}
-		need += entered ? VGPU_GRANULE : 0;
-	}
-	return need;
-}
-
-/* Turns the caller's reservation into the block's cost. 0, or -1 and nothing of it is kept. What is missing is reserved
- * before a granule is entered: whoever enters second relies on its being paid for. */
-static int charge(const struct vgpu_block *b, uint64_t reserved)
-{
-	bool small = is_small(b);
-	uint64_t most = small ? (last_granule(b) - first_granule(b) + 1) * VGPU_GRANULE : vgpu_round_up(b->bytes, VGPU_GRANULE);
-	if (most > reserved) {
-		if (vgpu_reserve_or_reclaim(b->device, most - reserved) != CUDA_SUCCESS) {
-			vgpu_give_back(b->device, reserved);
-			return -1;
-		}
-		reserved = most;
-	}
-	uint64_t left = 0, need = small ? enter_granules(b, &left) : most;
-	if (need == UINT64_MAX) {
-		vgpu_give_back(b->device, reserved + left);
-		return -1;
-	}
-	if (need < reserved)
-		vgpu_give_back(b->device, reserved - need);
-	return 0;
-}
-
-/* ---- what others call ---------------------------------------------------------------------------------------------------- */
 
 uint64_t vgpu_first_reservation(uint64_t bytes)
 {
 	return bytes < VGPU_GRANULE ? VGPU_GRANULE : vgpu_round_up(bytes, VGPU_GRANULE);
 }
 
-/* Records a block; where the address is recorded already `stale` says what it replaced: a block that went without our
- * knowing, since the driver has given its address again. */
-static bool insert(const struct vgpu_block *b, struct vgpu_block *stale)
+/* The most that a block may cost. */
+static uint64_t most_of(const struct vgpu_block *b)
 {
-	struct shard *s = shard_of(first_granule(b));
-	struct entry e = { .key = b->p,
-		           .bytes = b->bytes,
-		           .context = b->context,
-		           .epoch = atomic_load(&epoch),
-		           .device = (int16_t)b->device,
-		           .kind = (uint16_t)b->kind };
-	pthread_mutex_lock(&s->lock);
-	struct entry *old = find(&s->blocks, b->p);
-	bool room = old != NULL || make_room(&s->blocks);
-	if (old != NULL) {
-		*stale = block_of(old);
-		*old = e;
-	} else if (room) {
-		place(&s->blocks, &e);
-	}
-	pthread_mutex_unlock(&s->lock);
-	return room;
+	if (b->kind == VGPU_ASYNC)
+		return 0;
+	return counts_granules(b) ? (last_granule(b) - first_granule(b) + 1) * VGPU_GRANULE
+	                          : vgpu_round_up(b->bytes, VGPU_GRANULE);
 }
 
-int vgpu_block_add(const struct vgpu_block *block, uint64_t reserved)
+int vgpu_block_add(const struct vgpu_block *b, uint64_t reserved)
 {
-	vgpu_memory_watch_fork();
-	if (block->kind != VGPU_ASYNC && charge(block, reserved) < 0)
-		return -1;
 	struct vgpu_block stale = { 0 };
-	if (!insert(block, &stale)) {
-		uncharge(block);
+	uint64_t most = most_of(b);
+	vgpu_memory_watch_fork();
+	/* What is missing is reserved before a granule is entered: whoever enters second relies on its being paid for. */
+	if (most > reserved && vgpu_reserve_or_reclaim(b->device, most - reserved) != CUDA_SUCCESS) {
+		vgpu_give_back(b->device, reserved);
 		return -1;
 	}
+	reserved = most > reserved ? most : reserved;
+	uint64_t rest = enter_rest(b), first = rest != UINT64_MAX ? record(b, true, &stale) : UINT64_MAX;
+	if (first == UINT64_MAX) {
+		uint64_t left = rest != UINT64_MAX ? leave_rest(b) : 0;
+		vgpu_give_back(b->device, reserved + left - (rest != UINT64_MAX ? rest : 0));
+		return -1;
+	}
+	uint64_t need = counts_granules(b) ? first + rest : most;
+	if (need < reserved)
+		vgpu_give_back(b->device, reserved - need);
 	if (stale.p != 0)
 		uncharge(&stale);
 	return 0;
@@ -285,13 +301,13 @@ int vgpu_block_add(const struct vgpu_block *block, uint64_t reserved)
 bool vgpu_block_take(CUdeviceptr p, struct vgpu_block *out)
 {
 	struct shard *s = shard_of(p >> GRANULE_SHIFT);
-	pthread_mutex_lock(&s->lock);
+	lock(s);
 	struct entry *e = p ? find(&s->blocks, p) : NULL;
 	if (e != NULL) {
 		*out = block_of(e);
 		erase(&s->blocks, e);
 	}
-	pthread_mutex_unlock(&s->lock);
+	unlock(s);
 	return e != NULL;
 }
 
@@ -299,7 +315,7 @@ bool vgpu_block_take(CUdeviceptr p, struct vgpu_block *out)
 void vgpu_block_restore(const struct vgpu_block *b)
 {
 	struct vgpu_block other = { 0 };
-	insert(b, &other);
+	record(b, false, &other);
 	if (other.p != 0)
 		uncharge(&other);
 }
@@ -309,26 +325,33 @@ void vgpu_block_settle(const struct vgpu_block *b)
 	uncharge(b);
 }
 
+/* ---- contexts that end -------------------------------------------------------------------------------------------------- */
+
 uint64_t vgpu_blocks_epoch(void)
 {
 	return atomic_fetch_add(&epoch, 1);
+}
+
+static bool recorded_before(const struct entry *e, uint64_t limit)
+{
+	return ((limit - e->what) & EPOCH_MASK) <= EPOCH_MASK / 2;
 }
 
 /* Takes up to `room` blocks of the context out of a shard. */
 static unsigned collect(struct shard *s, CUcontext context, uint64_t before, struct vgpu_block *out, unsigned room)
 {
 	unsigned n = 0;
-	pthread_mutex_lock(&s->lock);
+	lock(s);
 	for (uint32_t i = 0; i < s->blocks.size && n < room;) {
 		struct entry *e = &s->blocks.entry[i];
-		if (e->key == 0 || e->context != context || e->epoch > before) {
+		if (e->key == 0 || e->where >> 16 != where_of(context, 0, 0) >> 16 || !recorded_before(e, before)) {
 			i++;
 			continue;
 		}
 		out[n++] = block_of(e);
 		erase(&s->blocks, e); /* another entry may stand here now: look again */
 	}
-	pthread_mutex_unlock(&s->lock);
+	unlock(s);
 	return n;
 }
 
@@ -355,7 +378,7 @@ static void forget(struct table *t)
 void vgpu_blocks_forked(void)
 {
 	for (unsigned i = 0; i < SHARDS; i++) {
-		pthread_mutex_init(&shards[i].lock, NULL);
+		shards[i].lock = 0;
 		forget(&shards[i].blocks);
 		forget(&shards[i].granules);
 	}

@@ -39,6 +39,10 @@ static inline void vgpu_format_uuid(char out[PTG_UUID_SIZE], const unsigned char
 	*to = '\0';
 }
 
+/* proc.c: process-private futex locks. Never held across a driver call. */
+void vgpu_lock(uint32_t *lock);
+void vgpu_unlock(uint32_t *lock);
+
 /* ---- blocks.c ------------------------------------------------------------------------------------------------------- */
 
 /* Drops and additions are ordered by an epoch: a drop that began with vgpu_blocks_epoch() takes what was recorded before
@@ -59,6 +63,7 @@ void vgpu_unrelax(CUstreamCaptureMode before);
 /* ---- pool.c --------------------------------------------------------------------------------------------------------- */
 
 bool vgpu_pool_reconcile(CUdevice device);              /* true if memory was given back */
+void vgpu_pools_synchronised(void);                     /* the program has synchronised: pools may have shrunk */
 
 /* ---- deferred.c: blocks freed in stream order behind work that has not run ------------------------------------------ */
 
