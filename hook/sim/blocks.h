@@ -1,11 +1,13 @@
 /* blocks.h: how the memory files of the simulated driver share what is allocated.
  *
- * A *block* is what a program may name by a pointer: device memory, pinned or registered host memory, a mapped part of
- * an allocation handle. All live blocks of the process stand in one tree by address. A *range* is a node of such trees;
- * a *space* is address room with its free ranges. A *granule* is what the device's memory is counted by (model.granule):
- * blocks of that size or more have granules of their own, smaller ones are packed, per context, into shared granules.
+ * A *block* is what a program may name by a pointer: device memory, pinned or registered host memory, a mapped part
+ * of an allocation handle. All live blocks of the process stand in one tree by address. A *range* is a node of such
+ * trees; a *space* is address room with its free ranges. A *granule* is what the device's memory is counted by
+ * (model.granule): blocks of that size or more have granules of their own, smaller ones are packed, per context, into
+ * shared granules.
  *
- * One mutex guards all of it. It is never held while work is queued or waited for; the machine's locks are taken inside.
+ * One mutex guards all of it. It is never held while work is queued or waited for; the machine's locks are taken
+ * inside.
  */
 #ifndef PARTAGE_SIM_BLOCKS_H
 #define PARTAGE_SIM_BLOCKS_H
@@ -18,7 +20,7 @@
 
 extern pthread_mutex_t sim_memory_mutex;
 
-/* ---- memory_ranges.c: trees of ranges, ordered by address, each step O(log n) -------------------------------------- */
+/* ---- memory_ranges.c: trees of ranges, ordered by address, each step O(log n) ----------------------------------- */
 
 struct sim_range {
 	struct sim_range *left, *right;
@@ -42,70 +44,71 @@ bool sim_space_take(struct sim_space *space, uint64_t size, uint64_t *start); /*
 bool sim_space_give(struct sim_space *space, uint64_t start, uint64_t size);  /* false: no memory for the node */
 void sim_space_cut(struct sim_space *space, uint64_t start, uint64_t size);   /* takes away a part that is all free */
 
-/* ---- memory_arena.c: address room of device and host, granules ------------------------------------------------------ */
+/* ---- memory_arena.c: address room of device and host, granules -------------------------------------------------- */
 
 /* Device memory in whole granules, zeroed, counted; low: below 4 GiB; overhead: counted as contexts and modules are. */
 CUresult sim_granules_take(int device, uint64_t bytes, bool low, bool overhead, uint64_t *start);
-void     sim_granules_give(int device, uint64_t start, uint64_t bytes, bool overhead);
+void sim_granules_give(int device, uint64_t start, uint64_t bytes, bool overhead);
 uint32_t *sim_granule_tenants(int device, uint64_t address); /* how many small blocks the granule at address holds */
-bool     sim_host_take(uint64_t bytes, uint64_t *start);     /* pages for pinned host memory */
-void     sim_host_give(uint64_t start, uint64_t bytes);
+bool sim_host_take(uint64_t bytes, uint64_t *start); /* pages for pinned host memory */
+void sim_host_give(uint64_t start, uint64_t bytes);
 
 static inline uint64_t sim_round_up(uint64_t n, uint64_t unit)
 {
 	return (n + unit - 1) / unit * unit;
 }
 
-/* ---- memory_blocks.c: the live blocks -------------------------------------------------------------------------------- */
+/* ---- memory_blocks.c: the live blocks --------------------------------------------------------------------------- */
 
 enum sim_block_kind {
-	SIM_BLOCK_PLAIN,      /* cuMemAlloc, cuMemAllocPitch */
-	SIM_BLOCK_MANAGED,    /* cuMemAllocManaged */
-	SIM_BLOCK_POOL,       /* cuMemAllocAsync */
-	SIM_BLOCK_DRIVER,     /* sim_memory_take() */
-	SIM_BLOCK_MAPPED,     /* cuMemMap */
-	SIM_BLOCK_HOST,       /* cuMemHostAlloc, cuMemAllocHost */
-	SIM_BLOCK_REGISTERED  /* cuMemHostRegister */
+	SIM_BLOCK_PLAIN, /* cuMemAlloc, cuMemAllocPitch */
+	SIM_BLOCK_MANAGED, /* cuMemAllocManaged */
+	SIM_BLOCK_POOL, /* cuMemAllocAsync */
+	SIM_BLOCK_DRIVER, /* sim_memory_take() */
+	SIM_BLOCK_MAPPED, /* cuMemMap */
+	SIM_BLOCK_HOST, /* cuMemHostAlloc, cuMemAllocHost */
+	SIM_BLOCK_REGISTERED /* cuMemHostRegister */
 };
 
 struct sim_block {
-	struct sim_range range;  /* first; size as the program asked for */
+	struct sim_range range; /* first; size as the program asked for */
 	enum sim_block_kind kind;
-	int      device;         /* physical; of the context, for host memory */
+	int device; /* physical; of the context, for host memory */
 	struct sim_context *context; /* NULL for pools and mappings */
 	struct sim_block *next, *previous; /* the context's blocks */
-	uint64_t padded;         /* bytes really taken */
-	uint64_t id;             /* CU_POINTER_ATTRIBUTE_BUFFER_ID */
-	unsigned flags;          /* host flags or attach flags */
-	bool     small;          /* packed in a shared granule */
-	bool     sync_memops;
+	uint64_t padded; /* bytes really taken */
+	uint64_t id; /* CU_POINTER_ATTRIBUTE_BUFFER_ID */
+	unsigned flags; /* host flags or attach flags */
+	bool small; /* packed in a shared granule */
+	bool sync_memops;
 	/* managed memory: what cuMemAdvise and cuMemPrefetchAsync said */
-	int      preferred, prefetched;         /* ordinal, CU_DEVICE_CPU or CU_DEVICE_INVALID */
-	uint32_t accessed_by;                   /* bit per ordinal, bit 31: the host */
-	bool     read_mostly;
+	int preferred, prefetched; /* ordinal, CU_DEVICE_CPU or CU_DEVICE_INVALID */
+	uint32_t accessed_by; /* bit per ordinal, bit 31: the host */
+	bool read_mostly;
 	/* pools */
 	struct sim_pool *pool;
 	/* mappings */
 	struct sim_allocation *allocation;
-	uint64_t offset;         /* into the allocation */
-	uint8_t  access[SIM_DEVICES]; /* CUmemAccess_flags by physical device */
-	uint8_t  host_access;
+	uint64_t offset; /* into the allocation */
+	uint8_t access[SIM_DEVICES]; /* CUmemAccess_flags by physical device */
+	uint8_t host_access;
 };
 
-struct sim_block *sim_block_at(uint64_t address);  /* the block around it, NULL: none */
-struct sim_block *sim_block_from(uint64_t start);  /* the block that starts there */
+struct sim_block *sim_block_at(uint64_t address); /* the block around it, NULL: none */
+struct sim_block *sim_block_from(uint64_t start); /* the block that starts there */
 struct sim_block *sim_block_within(uint64_t start, uint64_t size); /* the first that starts in there */
 bool sim_block_overlaps(uint64_t start, uint64_t size);
 /* A new live block of a context's list (context may be NULL); NULL: no memory. */
 struct sim_block *sim_block_add(enum sim_block_kind kind, int device, struct sim_context *context, uint64_t start,
-				uint64_t size);
+                                uint64_t size);
 void sim_block_remove(struct sim_block *block); /* no longer live; the caller gives its memory back and frees it */
 bool sim_block_is_device(const struct sim_block *block);
 bool sim_block_is_host(const struct sim_block *block);
-/* Is [p, p+n) inside one live block, or inside adjacent mappings? For these accesses (CUmemAccess_flags) of the device. */
+/* Is [p, p+n) inside one live block, or inside adjacent mappings? For these accesses (CUmemAccess_flags) of the
+ * device. */
 bool sim_blocks_cover(uint64_t p, uint64_t n, int device, bool write);
 
-/* ---- memory.c ---------------------------------------------------------------------------------------------------------- */
+/* ---- memory.c --------------------------------------------------------------------------------------------------- */
 
 struct sim_packing {
 	struct sim_space space; /* free parts of the shared granules */
@@ -113,14 +116,14 @@ struct sim_packing {
 };
 
 struct sim_memory_space {
-	struct sim_packing small;  /* the program's small blocks */
+	struct sim_packing small; /* the program's small blocks */
 	struct sim_packing driver; /* sim_memory_take() */
 	struct sim_block *blocks;
 };
 
 void sim_block_release(struct sim_block *block); /* under the mutex: removed already; memory back, block freed */
 
-/* ---- pool.c, vmm.c ------------------------------------------------------------------------------------------------------ */
+/* ---- pool.c, vmm.c ---------------------------------------------------------------------------------------------- */
 
 /* Frees a block that was removed already; the device has been waited for. Under the mutex. */
 void sim_pool_release(struct sim_block *block);

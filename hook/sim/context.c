@@ -26,7 +26,7 @@ static struct {
 
 static uint64_t next_id;
 
-/* ---- making and ending ------------------------------------------------------------------------------------------------ */
+/* ---- making and ending ------------------------------------------------------------------------------------------ */
 
 static struct sim_context *new_context(int device, unsigned flags, bool primary)
 {
@@ -55,11 +55,13 @@ static void sleep_ms(uint32_t ms)
 /* The profile's, or what an armed "slow-context" fault says. */
 static uint32_t creation_ms(int device)
 {
-	uint32_t ms = sim_machine->model[device].context_ms, n = __atomic_load_n(&sim_machine->faults, __ATOMIC_ACQUIRE);
+	uint32_t ms = sim_machine->model[device].context_ms,
+	         n = __atomic_load_n(&sim_machine->faults, __ATOMIC_ACQUIRE);
 
 	for (uint32_t i = 0; i < n && i < SIM_FAULTS; i++) {
 		struct sim_fault *fault = &sim_machine->fault[i];
-		if (!__atomic_load_n(&fault->active, __ATOMIC_ACQUIRE) || strncmp(fault->call, "slow-context", sizeof fault->call) ||
+		if (!__atomic_load_n(&fault->active, __ATOMIC_ACQUIRE) ||
+		    strncmp(fault->call, "slow-context", sizeof fault->call) ||
 		    (fault->device >= 0 && fault->device != device))
 			continue;
 		__atomic_add_fetch(&fault->seen, 1, __ATOMIC_RELAXED);
@@ -106,7 +108,7 @@ static void count_context(int device, int change)
 		sim_pools_close(device);
 }
 
-/* ---- what is current --------------------------------------------------------------------------------------------------- */
+/* ---- what is current -------------------------------------------------------------------------------------------- */
 
 struct sim_context *sim_current(void)
 {
@@ -199,13 +201,14 @@ CUresult sim_cuCtxPopCurrent(CUcontext *out)
 	return sim_cuCtxPopCurrent_v2(out);
 }
 
-/* ---- primary contexts ------------------------------------------------------------------------------------------------------ */
+/* ---- primary contexts ------------------------------------------------------------------------------------------- */
 
 static bool flags_are_valid(unsigned flags)
 {
 	unsigned schedule = flags & CU_CTX_SCHED_MASK;
 
-	return !(flags & ~(unsigned)CU_CTX_FLAGS_MASK) && (schedule <= CU_CTX_SCHED_YIELD || schedule == CU_CTX_BLOCKING_SYNC);
+	return !(flags & ~(unsigned)CU_CTX_FLAGS_MASK) &&
+	       (schedule <= CU_CTX_SCHED_YIELD || schedule == CU_CTX_BLOCKING_SYNC);
 }
 
 /* Under the device's mutex. */
@@ -349,7 +352,7 @@ CUresult sim_cuDevicePrimaryCtxSetFlags(CUdevice ordinal, unsigned int flags)
 	return sim_cuDevicePrimaryCtxSetFlags_v2(ordinal, flags);
 }
 
-/* ---- created contexts ------------------------------------------------------------------------------------------------------- */
+/* ---- created contexts ------------------------------------------------------------------------------------------- */
 
 static CUresult create(CUcontext *out, unsigned flags, CUdevice ordinal, unsigned api_version)
 {
@@ -403,8 +406,8 @@ CUresult sim_cuCtxCreate_v4(CUcontext *out, CUctxCreateParams *params, unsigned 
 {
 	if (params && params->cigParams)
 		return CUDA_ERROR_NOT_SUPPORTED;
-	return sim_cuCtxCreate_v3(out, params ? params->execAffinityParams : NULL, params ? params->numExecAffinityParams : 0,
-				  flags, device);
+	return sim_cuCtxCreate_v3(out, params ? params->execAffinityParams : NULL,
+	                          params ? params->numExecAffinityParams : 0, flags, device);
 }
 
 static CUresult destroy(struct sim_context *context)

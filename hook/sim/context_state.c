@@ -220,7 +220,8 @@ CUresult sim_cuCtxGetExecAffinity(CUexecAffinityParam *param, CUexecAffinityType
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	return param && type == CU_EXEC_AFFINITY_TYPE_SM_COUNT ? CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY : CUDA_ERROR_INVALID_VALUE;
+	return param && type == CU_EXEC_AFFINITY_TYPE_SM_COUNT ? CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY
+	                                                       : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult sim_cuCtxSynchronize(void)
@@ -241,7 +242,7 @@ CUresult sim_cuCtxSynchronize_v2(CUcontext handle)
 	return context ? sim_context_wait(context) : CUDA_ERROR_INVALID_CONTEXT;
 }
 
-/* ---- peers -------------------------------------------------------------------------------------------------------------- */
+/* ---- peers ------------------------------------------------------------------------------------------------------ */
 
 static CUresult peer_of(CUcontext handle, struct sim_context **own, struct sim_context **peer)
 {

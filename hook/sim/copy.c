@@ -1,7 +1,7 @@
 /* copy.c: copies of n bytes: cuMemcpy, its typed spellings, their asynchronous forms and those between contexts.
  *
- * Called by programs. Every copy runs in stream order on the device's worker, takes engine time by the profile, and is a
- * real memcpy: device memory is memory of this process. What can go wrong: a range that does not lie in one live
+ * Called by programs. Every copy runs in stream order on the device's worker, takes engine time by the profile, and
+ * is a real memcpy: device memory is memory of this process. What can go wrong: a range that does not lie in one live
  * allocation (CUDA_ERROR_INVALID_VALUE); a bad host pointer is the program's own SIGSEGV, as with the real driver.
  */
 #include <stdlib.h>
@@ -15,7 +15,7 @@
 #define STAGED_BYTES 65536 /* an asynchronous copy from pageable memory up to this size is staged and returns at once */
 
 CUresult sim_place_of(struct sim_context *context, enum sim_side side, uint64_t p, uint64_t n, bool write,
-		      struct sim_place *place)
+                      struct sim_place *place)
 {
 	CUresult result = CUDA_SUCCESS;
 
@@ -44,7 +44,7 @@ static void run_copy(void *arg)
 	for (size_t z = 0; z < box.depth; z++) {
 		for (size_t y = 0; y < box.height; y++)
 			memmove((char *)(uintptr_t)box.dst + z * box.dst_slice + y * box.dst_pitch,
-				(char *)(uintptr_t)box.src + z * box.src_slice + y * box.src_pitch, box.width);
+			        (char *)(uintptr_t)box.src + z * box.src_slice + y * box.src_pitch, box.width);
 	}
 	free(box.staging);
 }
@@ -68,8 +68,8 @@ static bool stage(struct sim_box *box)
 	return true;
 }
 
-CUresult sim_copy(struct sim_context *context, CUstream handle, const struct sim_box *given, const struct sim_place *dst,
-		  const struct sim_place *src, bool synchronous)
+CUresult sim_copy(struct sim_context *context, CUstream handle, const struct sim_box *given,
+                  const struct sim_place *dst, const struct sim_place *src, bool synchronous)
 {
 	struct sim_work work = {.run = run_copy, .arg_size = sizeof(struct sim_box)};
 	struct sim_box box = *given;
@@ -98,7 +98,7 @@ CUresult sim_copy(struct sim_context *context, CUstream handle, const struct sim
 	return result;
 }
 
-/* ---- one row ---------------------------------------------------------------------------------------------------------------- */
+/* ---- one row ---------------------------------------------------------------------------------------------------- */
 
 struct row {
 	enum sim_side dst_side, src_side;
@@ -115,10 +115,11 @@ static CUresult copy_row(const struct row *row, CUstream stream, bool synchronou
 
 	if (result != CUDA_SUCCESS || row->bytes == 0)
 		return result;
-	result = sim_place_of(row->dst_context ? row->dst_context : context, row->dst_side, row->dst, row->bytes, true, &dst);
+	result = sim_place_of(row->dst_context ? row->dst_context : context, row->dst_side, row->dst, row->bytes, true,
+	                      &dst);
 	if (result == CUDA_SUCCESS)
-		result = sim_place_of(row->src_context ? row->src_context : context, row->src_side, row->src, row->bytes, false,
-				      &src);
+		result = sim_place_of(row->src_context ? row->src_context : context, row->src_side, row->src,
+		                      row->bytes, false, &src);
 	if (result != CUDA_SUCCESS)
 		return result;
 	struct sim_box box = {.dst = row->dst, .src = row->src, .width = row->bytes, .height = 1, .depth = 1};
@@ -220,7 +221,8 @@ CUresult sim_cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t n, CUstream 
 	return copy_row(&row, stream, false);
 }
 
-static CUresult copy_peer(struct row *row, CUcontext dst_context, CUcontext src_context, CUstream stream, bool synchronous)
+static CUresult copy_peer(struct row *row, CUcontext dst_context, CUcontext src_context, CUstream stream,
+                          bool synchronous)
 {
 	if (!sim_initialized())
 		return CUDA_ERROR_NOT_INITIALIZED;
@@ -239,7 +241,7 @@ CUresult sim_cuMemcpyPeer(CUdeviceptr dst, CUcontext dst_context, CUdeviceptr sr
 }
 
 CUresult sim_cuMemcpyPeerAsync(CUdeviceptr dst, CUcontext dst_context, CUdeviceptr src, CUcontext src_context, size_t n,
-			       CUstream stream)
+                               CUstream stream)
 {
 	struct row row = {SIM_SIDE_DEVICE, SIM_SIDE_DEVICE, dst, src, n, NULL, NULL};
 

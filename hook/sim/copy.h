@@ -16,7 +16,7 @@ struct sim_place {
 
 /* Is [p, p+n) memory that the context may touch? CUDA_ERROR_INVALID_VALUE if not. n > 0. */
 CUresult sim_place_of(struct sim_context *context, enum sim_side side, uint64_t p, uint64_t n, bool write,
-		      struct sim_place *place);
+                      struct sim_place *place);
 
 /* One row after another: rows of width bytes, `height` of them, `depth` times. */
 struct sim_box {
@@ -29,6 +29,6 @@ struct sim_box {
 /* Queues the copy. A synchronous one waits where the real driver does: not between devices. An asynchronous one from
  * pageable memory has read it when this returns, and one into pageable memory has written it. */
 CUresult sim_copy(struct sim_context *context, CUstream stream, const struct sim_box *box, const struct sim_place *dst,
-		  const struct sim_place *src, bool synchronous);
+                  const struct sim_place *src, bool synchronous);
 
 #endif

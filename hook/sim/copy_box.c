@@ -41,8 +41,8 @@ static CUresult side_of(const struct end *end, enum sim_side *side, uint64_t *ba
 }
 
 /* From the first byte to behind the last, and the steps between rows and layers. */
-static CUresult measure(const struct end *end, const struct extent *extent, size_t *pitch, size_t *slice, uint64_t *first,
-			uint64_t *bytes)
+static CUresult measure(const struct end *end, const struct extent *extent, size_t *pitch, size_t *slice,
+                        uint64_t *first, uint64_t *bytes)
 {
 	size_t row = end->x + extent->width, rows = end->y + extent->height;
 	unsigned __int128 from, to;
@@ -62,7 +62,7 @@ static CUresult measure(const struct end *end, const struct extent *extent, size
 }
 
 static CUresult resolve(struct sim_context *context, const struct end *end, const struct extent *extent, bool write,
-			uint64_t *start, size_t *pitch, size_t *slice, struct sim_place *place)
+                        uint64_t *start, size_t *pitch, size_t *slice, struct sim_place *place)
 {
 	enum sim_side side;
 	uint64_t base, first, bytes;
@@ -79,7 +79,7 @@ static CUresult resolve(struct sim_context *context, const struct end *end, cons
 }
 
 static CUresult copy(const struct end *dst, const struct end *src, const struct extent *extent, CUstream stream,
-		     bool synchronous)
+                     bool synchronous)
 {
 	struct sim_box box = {.width = extent->width, .height = extent->height, .depth = extent->depth};
 	struct sim_place dst_place, src_place;
@@ -96,11 +96,21 @@ static CUresult copy(const struct end *dst, const struct end *src, const struct 
 
 /* The four public structures name their members alike. */
 #define END_2D(p, end)                                                                                                 \
-	{.type = (p)->end##MemoryType, .host = (p)->end##Host, .device = (p)->end##Device, .x = (p)->end##XInBytes,    \
-	 .y = (p)->end##Y, .pitch = (p)->end##Pitch}
+	{.type = (p)->end##MemoryType,                                                                                 \
+	 .host = (p)->end##Host,                                                                                       \
+	 .device = (p)->end##Device,                                                                                   \
+	 .x = (p)->end##XInBytes,                                                                                      \
+	 .y = (p)->end##Y,                                                                                             \
+	 .pitch = (p)->end##Pitch}
 #define END_3D(p, end)                                                                                                 \
-	{.type = (p)->end##MemoryType, .host = (p)->end##Host, .device = (p)->end##Device, .x = (p)->end##XInBytes,    \
-	 .y = (p)->end##Y, .z = (p)->end##Z, .pitch = (p)->end##Pitch, .height = (p)->end##Height}
+	{.type = (p)->end##MemoryType,                                                                                 \
+	 .host = (p)->end##Host,                                                                                       \
+	 .device = (p)->end##Device,                                                                                   \
+	 .x = (p)->end##XInBytes,                                                                                      \
+	 .y = (p)->end##Y,                                                                                             \
+	 .z = (p)->end##Z,                                                                                             \
+	 .pitch = (p)->end##Pitch,                                                                                     \
+	 .height = (p)->end##Height}
 
 static CUresult copy_2d(const CUDA_MEMCPY2D *p, CUstream stream, bool synchronous)
 {

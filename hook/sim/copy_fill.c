@@ -11,7 +11,7 @@
 #include "copy.h"
 #include "sim_impl.h"
 
-#define PAGE UINT64_C(4096)
+#define PAGE      UINT64_C(4096)
 #define DROP_FROM UINT64_C(65536)
 
 struct fill {
@@ -79,8 +79,8 @@ static CUresult check(struct sim_context *context, struct fill *fill, size_t *by
 	if (fill->dst % fill->element || (fill->height > 1 && fill->pitch % fill->element))
 		return CUDA_ERROR_INVALID_VALUE;
 	if (__builtin_mul_overflow(fill->width, (size_t)fill->element, &row) ||
-	    (fill->height > 1 && fill->pitch < row) ||
-	    __builtin_mul_overflow(fill->height - 1, fill->pitch, &rest) || __builtin_add_overflow(rest, row, bytes))
+	    (fill->height > 1 && fill->pitch < row) || __builtin_mul_overflow(fill->height - 1, fill->pitch, &rest) ||
+	    __builtin_add_overflow(rest, row, bytes))
 		return CUDA_ERROR_INVALID_VALUE;
 	return sim_place_of(context, SIM_SIDE_DEVICE, fill->dst, *bytes, true, place);
 }
@@ -125,7 +125,8 @@ CUresult sim_cuMemsetD8(CUdeviceptr_v1 dst, unsigned char value, unsigned int n)
 	return fill((struct fill){.dst = dst, .width = n, .height = 1, .value = value, .element = 1}, NULL, true);
 }
 
-CUresult sim_cuMemsetD2D8(CUdeviceptr_v1 dst, unsigned int pitch, unsigned char value, unsigned int width, unsigned int height)
+CUresult sim_cuMemsetD2D8(CUdeviceptr_v1 dst, unsigned int pitch, unsigned char value, unsigned int width,
+                          unsigned int height)
 {
 	return fill((struct fill){dst, pitch, width, height, value, 1, 0}, NULL, true);
 }
@@ -136,7 +137,7 @@ CUresult sim_cuMemsetD8Async(CUdeviceptr dst, unsigned char value, size_t n, CUs
 }
 
 CUresult sim_cuMemsetD2D8Async(CUdeviceptr dst, size_t pitch, unsigned char value, size_t width, size_t height,
-				CUstream stream)
+                               CUstream stream)
 {
 	return fill((struct fill){dst, pitch, width, height, value, 1, 0}, stream, false);
 }
@@ -156,7 +157,8 @@ CUresult sim_cuMemsetD16(CUdeviceptr_v1 dst, unsigned short value, unsigned int 
 	return fill((struct fill){.dst = dst, .width = n, .height = 1, .value = value, .element = 2}, NULL, true);
 }
 
-CUresult sim_cuMemsetD2D16(CUdeviceptr_v1 dst, unsigned int pitch, unsigned short value, unsigned int width, unsigned int height)
+CUresult sim_cuMemsetD2D16(CUdeviceptr_v1 dst, unsigned int pitch, unsigned short value, unsigned int width,
+                           unsigned int height)
 {
 	return fill((struct fill){dst, pitch, width, height, value, 2, 0}, NULL, true);
 }
@@ -167,7 +169,7 @@ CUresult sim_cuMemsetD16Async(CUdeviceptr dst, unsigned short value, size_t n, C
 }
 
 CUresult sim_cuMemsetD2D16Async(CUdeviceptr dst, size_t pitch, unsigned short value, size_t width, size_t height,
-				CUstream stream)
+                                CUstream stream)
 {
 	return fill((struct fill){dst, pitch, width, height, value, 2, 0}, stream, false);
 }
@@ -187,7 +189,8 @@ CUresult sim_cuMemsetD32(CUdeviceptr_v1 dst, unsigned int value, unsigned int n)
 	return fill((struct fill){.dst = dst, .width = n, .height = 1, .value = value, .element = 4}, NULL, true);
 }
 
-CUresult sim_cuMemsetD2D32(CUdeviceptr_v1 dst, unsigned int pitch, unsigned int value, unsigned int width, unsigned int height)
+CUresult sim_cuMemsetD2D32(CUdeviceptr_v1 dst, unsigned int pitch, unsigned int value, unsigned int width,
+                           unsigned int height)
 {
 	return fill((struct fill){dst, pitch, width, height, value, 4, 0}, NULL, true);
 }
@@ -198,7 +201,7 @@ CUresult sim_cuMemsetD32Async(CUdeviceptr dst, unsigned int value, size_t n, CUs
 }
 
 CUresult sim_cuMemsetD2D32Async(CUdeviceptr dst, size_t pitch, unsigned int value, size_t width, size_t height,
-				CUstream stream)
+                                CUstream stream)
 {
 	return fill((struct fill){dst, pitch, width, height, value, 4, 0}, stream, false);
 }

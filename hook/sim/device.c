@@ -138,7 +138,7 @@ CUresult sim_cuDeviceComputeCapability(int *major, int *minor, CUdevice ordinal)
 	return CUDA_SUCCESS;
 }
 
-/* ---- PCI ---------------------------------------------------------------------------------------------------------------- */
+/* ---- PCI -------------------------------------------------------------------------------------------------------- */
 
 struct place {
 	unsigned domain, bus, slot, function;
@@ -217,7 +217,8 @@ CUresult sim_cuDeviceGetLuid(char *luid, unsigned int *mask, CUdevice ordinal)
 	return luid && mask ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE; /* exists on Windows only */
 }
 
-CUresult sim_cuDeviceGetTexture1DLinearMaxWidth(size_t *width, CUarray_format format, unsigned channels, CUdevice ordinal)
+CUresult sim_cuDeviceGetTexture1DLinearMaxWidth(size_t *width, CUarray_format format, unsigned channels,
+                                                CUdevice ordinal)
 {
 	int device;
 	CUresult result = sim_device_of(ordinal, &device);
@@ -243,7 +244,7 @@ CUresult sim_cuDeviceGetExecAffinitySupport(int *supported, CUexecAffinityType t
 	return CUDA_SUCCESS;
 }
 
-/* ---- peers --------------------------------------------------------------------------------------------------------------- */
+/* ---- peers ------------------------------------------------------------------------------------------------------ */
 
 /* NVLink, or a PCIe switch in common: through a host bridge peers stage through the host. Instances have no peers. */
 bool sim_devices_peer(int device, int other)

@@ -49,7 +49,7 @@ static CUresult initialize(void)
 
 	if (!(force && *force) && real_driver_present()) {
 		sim_log("a real NVIDIA driver is present on this machine; the simulated one runs beside it only where "
-			"PARTAGE_SIM_FORCE=1 is set");
+		        "PARTAGE_SIM_FORCE=1 is set");
 		return CUDA_ERROR_SYSTEM_DRIVER_MISMATCH;
 	}
 	if (!handler)

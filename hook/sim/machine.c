@@ -64,7 +64,7 @@ uint64_t sim_now(void)
 	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/* ---- OFD locks ----------------------------------------------------------------------------------------------------- */
+/* ---- OFD locks -------------------------------------------------------------------------------------------------- */
 
 static int byte_op(int fd, int command, short type, long byte, struct flock *lock)
 {
@@ -98,7 +98,7 @@ bool sim_byte_free(int fd, long byte)
 	return byte_op(fd, F_OFD_GETLK, F_WRLCK, byte, &lock) == 0 && lock.l_type == F_UNLCK;
 }
 
-/* ---- where the file is ---------------------------------------------------------------------------------------------- */
+/* ---- where the file is ------------------------------------------------------------------------------------------ */
 
 static bool choose_path(void)
 {
@@ -113,7 +113,9 @@ static bool choose_path(void)
 	else
 		n = snprintf(machine_path, sizeof machine_path, "/tmp/partage-sim-%u", (unsigned)geteuid());
 	if (n >= (int)sizeof machine_path) {
-		sim_log("the directory of the simulated machine has a name of %d bytes; set PARTAGE_SIM_DIR to a shorter one", n);
+		sim_log("the directory of the simulated machine has a name of %d bytes; set PARTAGE_SIM_DIR to a "
+		        "shorter one",
+		        n);
 		return false;
 	}
 	return true;
@@ -136,8 +138,9 @@ static int open_directory(void)
 		return -1;
 	}
 	if (!machine_dir_given && (st.st_uid != geteuid() || (st.st_mode & 022))) {
-		sim_log("%s: owned by uid %u with mode %04o, must be uid %u and not writable by others; set PARTAGE_SIM_DIR",
-			machine_path, (unsigned)st.st_uid, (unsigned)st.st_mode & 07777, (unsigned)geteuid());
+		sim_log("%s: owned by uid %u with mode %04o, must be uid %u and not writable by others; set "
+		        "PARTAGE_SIM_DIR",
+		        machine_path, (unsigned)st.st_uid, (unsigned)st.st_mode & 07777, (unsigned)geteuid());
 		close(fd);
 		return -1;
 	}
@@ -155,7 +158,8 @@ static int open_file(int directory, struct stat *st)
 		return -1;
 	}
 	if (!S_ISREG(st->st_mode) || st->st_nlink != 1 || (!machine_dir_given && st->st_uid != geteuid())) {
-		sim_log("%s/" MACHINE_FILE ": not a regular file with one name owned by uid %u", machine_path, (unsigned)geteuid());
+		sim_log("%s/" MACHINE_FILE ": not a regular file with one name owned by uid %u", machine_path,
+		        (unsigned)geteuid());
 		close(fd);
 		return -1;
 	}
@@ -172,7 +176,8 @@ int sim_machine_reopen(void)
 	int fd = open_file(directory, &st);
 	close(directory);
 	if (fd >= 0 && machine_inode && st.st_ino != machine_inode) {
-		sim_log("%s/" MACHINE_FILE ": was replaced while this process used it; start the program again", machine_path);
+		sim_log("%s/" MACHINE_FILE ": was replaced while this process used it; start the program again",
+		        machine_path);
 		close(fd);
 		return -1;
 	}
@@ -180,7 +185,7 @@ int sim_machine_reopen(void)
 	return fd;
 }
 
-/* ---- making and checking it ------------------------------------------------------------------------------------------- */
+/* ---- making and checking it ------------------------------------------------------------------------------------- */
 
 static bool terminated(const char *text, size_t size)
 {
@@ -203,15 +208,17 @@ static bool model_is_sane(const struct sim_device_model *m)
 
 static bool machine_is_sane(const struct sim_machine *m)
 {
-	if (m->ndev > SIM_DEVICES || !terminated(m->profile, sizeof m->profile) || !terminated(m->driver, sizeof m->driver)) {
-		sim_log("%s/" MACHINE_FILE ": impossible contents (%u devices, at most %d); remove it", machine_path, m->ndev,
-			SIM_DEVICES);
+	if (m->ndev > SIM_DEVICES || !terminated(m->profile, sizeof m->profile) ||
+	    !terminated(m->driver, sizeof m->driver)) {
+		sim_log("%s/" MACHINE_FILE ": impossible contents (%u devices, at most %d); remove it", machine_path,
+		        m->ndev, SIM_DEVICES);
 		return false;
 	}
 	for (uint32_t i = 0; i < m->ndev; i++) {
 		if (!model_is_sane(&m->model[i])) {
-			sim_log("%s/" MACHINE_FILE ": device %u has impossible values; remove the file or mend its profile",
-				machine_path, i);
+			sim_log("%s/" MACHINE_FILE
+			        ": device %u has impossible values; remove the file or mend its profile",
+			        machine_path, i);
 			return false;
 		}
 	}
@@ -223,7 +230,8 @@ static struct sim_machine *map_file(int fd)
 	void *p = mmap(NULL, sizeof(struct sim_machine), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 
 	if (p == MAP_FAILED) {
-		sim_log("%s/" MACHINE_FILE ": cannot map %zu bytes: %s", machine_path, sizeof(struct sim_machine), strerror(errno));
+		sim_log("%s/" MACHINE_FILE ": cannot map %zu bytes: %s", machine_path, sizeof(struct sim_machine),
+		        strerror(errno));
 		return NULL;
 	}
 	return p;
@@ -236,15 +244,16 @@ static struct sim_machine *make_machine(int fd)
 	if (!profile || !*profile)
 		profile = SIM_DEFAULT_PROFILE;
 	if (ftruncate(fd, 0) < 0 || ftruncate(fd, sizeof(struct sim_machine)) < 0) {
-		sim_log("%s/" MACHINE_FILE ": cannot grow it to %zu bytes: %s", machine_path, sizeof(struct sim_machine),
-			strerror(errno));
+		sim_log("%s/" MACHINE_FILE ": cannot grow it to %zu bytes: %s", machine_path,
+		        sizeof(struct sim_machine), strerror(errno));
 		return NULL;
 	}
 	struct sim_machine *m = map_file(fd);
 	if (!m)
 		return NULL;
 	if (sim_profile_fill(m, profile) < 0 || !machine_is_sane(m)) {
-		sim_log("PARTAGE_SIM=%s: no such profile, or one with impossible values; `partage sim list` shows them", profile);
+		sim_log("PARTAGE_SIM=%s: no such profile, or one with impossible values; `partage sim list` shows them",
+		        profile);
 		munmap(m, sizeof *m);
 		if (ftruncate(fd, 0) < 0)
 			sim_log("%s/" MACHINE_FILE ": cannot empty it: %s", machine_path, strerror(errno));
@@ -269,18 +278,21 @@ static struct sim_machine *adopt_or_make(int fd)
 		return NULL;
 	if (st.st_size == 0)
 		return make_machine(fd);
-	if (pread(fd, &head, sizeof head, 0) != (ssize_t)sizeof head || (head.magic && head.magic != SIM_MACHINE_MAGIC)) {
+	if (pread(fd, &head, sizeof head, 0) != (ssize_t)sizeof head ||
+	    (head.magic && head.magic != SIM_MACHINE_MAGIC)) {
 		sim_log("%s/" MACHINE_FILE ": not a simulated machine; remove it or set PARTAGE_SIM_DIR", machine_path);
 		return NULL;
 	}
 	if (head.magic && (head.layout != SIM_MACHINE_LAYOUT || head.size != sizeof(struct sim_machine))) {
-		sim_log("%s/" MACHINE_FILE ": layout %u of %u bytes, this driver knows layout %u of %zu; remove it when no program "
-			"uses it", machine_path, head.layout, head.size, SIM_MACHINE_LAYOUT, sizeof(struct sim_machine));
+		sim_log("%s/" MACHINE_FILE
+		        ": layout %u of %u bytes, this driver knows layout %u of %zu; remove it when no program "
+		        "uses it",
+		        machine_path, head.layout, head.size, SIM_MACHINE_LAYOUT, sizeof(struct sim_machine));
 		return NULL;
 	}
 	if (st.st_size != (off_t)sizeof(struct sim_machine)) {
 		sim_log("%s/" MACHINE_FILE ": %lld bytes, must be %zu; remove it", machine_path, (long long)st.st_size,
-			sizeof(struct sim_machine));
+		        sizeof(struct sim_machine));
 		return NULL;
 	}
 	if (!head.magic)

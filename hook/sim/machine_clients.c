@@ -20,11 +20,11 @@
 
 #include "machine_local.h"
 
-#define LOCK_WAITERS UINT64_C(0x80000000)
-#define LOCK_SLOT    UINT64_C(0x7fffffff)
+#define LOCK_WAITERS     UINT64_C(0x80000000)
+#define LOCK_SLOT        UINT64_C(0x7fffffff)
 #define LOCK_PATIENCE_NS 5000000 /* after this long a waiter asks whether the owner lives */
-#define LOCK_SPINS 64
-#define NO_SLOT (LOCK_SLOT - 1) /* identity of a process without a slot: others may take its locks over */
+#define LOCK_SPINS       64
+#define NO_SLOT          (LOCK_SLOT - 1) /* identity of a process without a slot: others may take its locks over */
 
 static pthread_mutex_t slot_mutex = PTHREAD_MUTEX_INITIALIZER;
 static int own_fd = -1;
@@ -73,7 +73,7 @@ static bool slot_alive(int slot)
 	       !sim_byte_free(sim_machine_fd(), SIM_LOCK_CLIENT + slot);
 }
 
-/* ---- locks ---------------------------------------------------------------------------------------------------------- */
+/* ---- locks ------------------------------------------------------------------------------------------------------ */
 
 static bool owner_dead(uint64_t word)
 {
@@ -166,7 +166,7 @@ void sim_unlock(uint64_t *word)
 	unlock_as(word, identity());
 }
 
-/* ---- bytes, under the device's lock ------------------------------------------------------------------------------------ */
+/* ---- bytes, under the device's lock ----------------------------------------------------------------------------- */
 
 static uint64_t *holder_word(struct sim_device_state *state, int slot)
 {
@@ -311,7 +311,7 @@ bool sim_client_alive(int slot)
 	return false;
 }
 
-/* ---- slots ---------------------------------------------------------------------------------------------------------------- */
+/* ---- slots ------------------------------------------------------------------------------------------------------ */
 
 static uint64_t own_start_time(void)
 {

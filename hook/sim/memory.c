@@ -11,7 +11,7 @@
 #include "context.h"
 #include "sim_impl.h"
 
-/* ---- placing ------------------------------------------------------------------------------------------------------------- */
+/* ---- placing ---------------------------------------------------------------------------------------------------- */
 
 static CUresult pack(struct sim_packing *packing, int device, uint64_t size, uint64_t *start)
 {
@@ -47,7 +47,8 @@ static struct sim_packing *packing_of(struct sim_context *context, enum sim_bloc
 	return kind == SIM_BLOCK_DRIVER ? &context->memory->driver : &context->memory->small;
 }
 
-static void give_back(struct sim_context *context, enum sim_block_kind kind, bool small, uint64_t start, uint64_t padded)
+static void give_back(struct sim_context *context, enum sim_block_kind kind, bool small, uint64_t start,
+                      uint64_t padded)
 {
 	if (small)
 		unpack(packing_of(context, kind), context->device, start, padded);
@@ -56,7 +57,7 @@ static void give_back(struct sim_context *context, enum sim_block_kind kind, boo
 }
 
 static CUresult allocate(struct sim_context *context, enum sim_block_kind kind, uint64_t size, bool low, unsigned flags,
-			 CUdeviceptr *out)
+                         CUdeviceptr *out)
 {
 	const struct sim_device_model *model = &sim_machine->model[context->device];
 	bool small = size < model->granule && !low;
@@ -109,7 +110,7 @@ void sim_block_release(struct sim_block *block)
 	free(block);
 }
 
-/* ---- contexts --------------------------------------------------------------------------------------------------------------- */
+/* ---- contexts --------------------------------------------------------------------------------------------------- */
 
 struct sim_memory_space *sim_memory_space_new(int device)
 {
@@ -154,7 +155,7 @@ void sim_memory_put(struct sim_context *context, CUdeviceptr p)
 	pthread_mutex_unlock(&sim_memory_mutex);
 }
 
-/* ---- entry points ----------------------------------------------------------------------------------------------------------- */
+/* ---- entry points ----------------------------------------------------------------------------------------------- */
 
 CUresult sim_cuMemAlloc_v2(CUdeviceptr *out, size_t size)
 {
@@ -214,7 +215,7 @@ CUresult sim_cuMemAllocPitch_v2(CUdeviceptr *out, size_t *pitch, size_t width, s
 }
 
 CUresult sim_cuMemAllocPitch(CUdeviceptr_v1 *out, unsigned int *pitch, unsigned int width, unsigned int height,
-			     unsigned int element)
+                             unsigned int element)
 {
 	CUdeviceptr p;
 	size_t row;

@@ -78,7 +78,7 @@ static CUresult advise(struct sim_block *block, CUmem_advise advice, int place)
 CUresult sim_cuMemAdvise_v2(CUdeviceptr p, size_t n, CUmem_advise advice, CUmemLocation location)
 {
 	bool ignored = advice == CU_MEM_ADVISE_SET_READ_MOSTLY || advice == CU_MEM_ADVISE_UNSET_READ_MOSTLY ||
-		       advice == CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION;
+	               advice == CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION;
 	int place = CU_DEVICE_CPU;
 
 	if (!sim_initialized())
@@ -131,7 +131,7 @@ CUresult sim_cuMemPrefetchAsync(CUdeviceptr p, size_t n, CUdevice device, CUstre
 	return sim_cuMemPrefetchAsync_v2(p, n, location_of(device), 0, stream);
 }
 
-/* ---- reading back ------------------------------------------------------------------------------------------------------------- */
+/* ---- reading back ----------------------------------------------------------------------------------------------- */
 
 static int location_type(int place)
 {
@@ -198,7 +198,7 @@ CUresult sim_cuMemRangeGetAttribute(void *data, size_t size, CUmem_range_attribu
 }
 
 CUresult sim_cuMemRangeGetAttributes(void **data, size_t *sizes, CUmem_range_attribute *attributes, size_t count,
-				     CUdeviceptr p, size_t n)
+                                     CUdeviceptr p, size_t n)
 {
 	if (!sim_initialized())
 		return CUDA_ERROR_NOT_INITIALIZED;

@@ -1,10 +1,11 @@
 /* memory_arena.c: where device memory and pinned host memory lie in this process.
  *
- * Called by memory.c, pool.c and memory_host.c under the memory mutex. Each device has one arena, mapped read-write once
- * and without reserve: nothing is mapped per block, so the kernel's limit on mappings does not matter, and memory that
- * nobody wrote costs nothing. Granules that come back are dropped with MADV_DONTNEED: the process's size returns, and
- * the next owner reads zeroes. Every granule that is out is counted in the machine file. What can go wrong: the card is
- * full (CUDA_ERROR_OUT_OF_MEMORY), or the address space is (ulimit -v): smaller arenas are tried, then the same error.
+ * Called by memory.c, pool.c and memory_host.c under the memory mutex. Each device has one arena, mapped read-write
+ * once and without reserve: nothing is mapped per block, so the kernel's limit on mappings does not matter, and
+ * memory that nobody wrote costs nothing. Granules that come back are dropped with MADV_DONTNEED: the process's size
+ * returns, and the next owner reads zeroes. Every granule that is out is counted in the machine file. What can go
+ * wrong: the card is full (CUDA_ERROR_OUT_OF_MEMORY), or the address space is (ulimit -v): smaller arenas are tried,
+ * then the same error.
  */
 #include <stdlib.h>
 #include <sys/mman.h>

@@ -40,7 +40,7 @@ bool sim_block_overlaps(uint64_t start, uint64_t size)
 }
 
 struct sim_block *sim_block_add(enum sim_block_kind kind, int device, struct sim_context *context, uint64_t start,
-				uint64_t size)
+                                uint64_t size)
 {
 	struct sim_block *block = calloc(1, sizeof *block);
 

@@ -9,7 +9,7 @@
 #include "blocks.h"
 #include "sim_impl.h"
 
-#define PAGE UINT64_C(4096)
+#define PAGE       UINT64_C(4096)
 #define HOST_FLAGS (CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED)
 #define REGISTER_FLAGS                                                                                                 \
 	(CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_IOMEMORY |                    \

@@ -131,7 +131,7 @@ struct sim_range *sim_range_fit(struct sim_range *root, uint64_t size)
 	return NULL;
 }
 
-/* ---- spaces -------------------------------------------------------------------------------------------------------------- */
+/* ---- spaces ----------------------------------------------------------------------------------------------------- */
 
 static bool may_join(const struct sim_space *space, uint64_t border)
 {

@@ -1,8 +1,8 @@
 /* pointer.c: what a program asks about a pointer.
  *
- * Called by programs, and by libraries (MPI, UCX, NCCL) about pointers that are not CUDA's at all, which must be cheap and
- * harmless. cuPointerGetAttribute refuses such a pointer, cuPointerGetAttributes answers it with zeroes, as the real
- * driver does. Truth values are stored as 4 bytes.
+ * Called by programs, and by libraries (MPI, UCX, NCCL) about pointers that are not CUDA's at all, which must be
+ * cheap and harmless. cuPointerGetAttribute refuses such a pointer, cuPointerGetAttributes answers it with zeroes, as
+ * the real driver does. Truth values are stored as 4 bytes.
  */
 #include <string.h>
 
@@ -55,8 +55,8 @@ static uint64_t access_flags(const struct sim_block *block)
 
 	if (sim_blocks_cover(block->range.start, 1, device, true))
 		return CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE;
-	return sim_blocks_cover(block->range.start, 1, device, false) ? CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READ :
-									  CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE;
+	return sim_blocks_cover(block->range.start, 1, device, false) ? CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READ
+	                                                              : CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE;
 }
 
 static uint64_t host_pointer(const struct sim_block *block, uint64_t p)
@@ -137,7 +137,8 @@ CUresult sim_cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CU
 	if (!data)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (!size)
-		return attribute == CU_POINTER_ATTRIBUTE_P2P_TOKENS ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
+		return attribute == CU_POINTER_ATTRIBUTE_P2P_TOKENS ? CUDA_ERROR_NOT_SUPPORTED
+		                                                    : CUDA_ERROR_INVALID_VALUE;
 	pthread_mutex_lock(&sim_memory_mutex);
 	struct sim_block *block = sim_block_at(p);
 	if (!block || (attribute == CU_POINTER_ATTRIBUTE_HOST_POINTER && !host_pointer(block, p))) {

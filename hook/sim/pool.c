@@ -1,10 +1,11 @@
 /* pool.c: stream-ordered memory: the default pool of each device, cuMemAllocAsync and cuMemFreeAsync.
  *
  * Called by programs; context.c and stream.c tell it when a program has waited (sim_pools_synchronized) and when a
- * device's last context is gone. A pool grows by *chunks* of model.pool_granule and more, which are what the card counts.
- * A free is *pending* until the stream comes to it; a later allocation in the same stream may have that room at once,
- * others only afterwards. Chunks that are all free go back at the next synchronisation, beyond the release threshold.
- * What can go wrong: a full card, also after waiting for pending frees; a capturing stream (not supported: no graphs).
+ * device's last context is gone. A pool grows by *chunks* of model.pool_granule and more, which are what the card
+ * counts. A free is *pending* until the stream comes to it; a later allocation in the same stream may have that room
+ * at once, others only afterwards. Chunks that are all free go back at the next synchronisation, beyond the release
+ * threshold. What can go wrong: a full card, also after waiting for pending frees; a capturing stream (not supported:
+ * no graphs).
  */
 #include <stdlib.h>
 
@@ -31,7 +32,7 @@ struct pending {
 
 static struct sim_pool pools[SIM_DEVICES];
 
-/* ---- chunks, under the memory mutex ---------------------------------------------------------------------------------------- */
+/* ---- chunks, under the memory mutex ----------------------------------------------------------------------------- */
 
 static struct chunk *chunk_at(struct sim_pool *pool, uint64_t address)
 {
@@ -153,7 +154,7 @@ CUmemoryPool sim_pool_handle(const struct sim_block *block)
 	return (CUmemoryPool)block->pool;
 }
 
-/* ---- pools ------------------------------------------------------------------------------------------------------------------- */
+/* ---- pools ------------------------------------------------------------------------------------------------------ */
 
 struct sim_pool *sim_default_pool(int device)
 {
@@ -210,9 +211,10 @@ void sim_pools_close(int device)
 	pthread_mutex_unlock(&sim_memory_mutex);
 }
 
-/* ---- allocation ---------------------------------------------------------------------------------------------------------------- */
+/* ---- allocation ------------------------------------------------------------------------------------------------- */
 
-static CUresult allocate(struct sim_pool *pool, struct sim_stream *stream, size_t size, CUdeviceptr *out, bool *waitable)
+static CUresult allocate(struct sim_pool *pool, struct sim_stream *stream, size_t size, CUdeviceptr *out,
+                         bool *waitable)
 {
 	uint64_t start, padded = sim_round_up(size, SIM_SMALL_ALIGN);
 
@@ -272,7 +274,7 @@ CUresult sim_cuMemAllocFromPoolAsync(CUdeviceptr *out, size_t size, CUmemoryPool
 	return allocate_async((struct sim_pool *)pool, stream, size, out);
 }
 
-/* ---- freeing --------------------------------------------------------------------------------------------------------------------- */
+/* ---- freeing ---------------------------------------------------------------------------------------------------- */
 
 static void run_pending(void *arg)
 {

@@ -189,9 +189,9 @@ CUresult sim_cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc *map,
 			return CUDA_ERROR_INVALID_VALUE;
 		if (sim_device_of(map[i].location.id, &device) != CUDA_SUCCESS)
 			return CUDA_ERROR_INVALID_DEVICE;
-		if (device == pool->device ? map[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE :
-					     map[i].flags && !sim_devices_peer(device, pool->device))
-			return CUDA_ERROR_INVALID_DEVICE; /* its own device always has access, one without a link never */
+		if (device == pool->device ? map[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+		                           : map[i].flags && !sim_devices_peer(device, pool->device))
+			return CUDA_ERROR_INVALID_DEVICE; /* its own device always may, one without a link never */
 		pool->access[device] = (uint8_t)map[i].flags;
 	}
 	return CUDA_SUCCESS;

@@ -1,11 +1,12 @@
-/* vmm.c: the virtual memory management functions: reserved addresses, allocation handles, mappings of one into the other.
+/* vmm.c: the virtual memory management functions: reserved addresses, allocation handles, mappings of one into the
+ * other.
  *
- * Called by programs (PyTorch's expandable segments make thousands of handles). All handles of the process are parts of
- * one memfd, so that a handle costs no descriptor, and two mappings of it are the same memory. A handle's memory counts
- * on the card until it is released as often as it was retained and nothing maps it; one that lies on the host counts
- * nowhere. Export and import are in vmm_share.c. What can go wrong: a full card, sizes that are no multiple of the
- * granule, ranges that are not reserved, already mapped or only part of a mapping; a mapping without cuMemSetAccess
- * cannot be touched (the program gets SIGSEGV, as from the real one).
+ * Called by programs (PyTorch's expandable segments make thousands of handles). All handles of the process are parts
+ * of one memfd, so that a handle costs no descriptor, and two mappings of it are the same memory. A handle's memory
+ * counts on the card until it is released as often as it was retained and nothing maps it; one that lies on the host
+ * counts nowhere. Export and import are in vmm_share.c. What can go wrong: a full card, sizes that are no multiple of
+ * the granule, ranges that are not reserved, already mapped or only part of a mapping; a mapping without
+ * cuMemSetAccess cannot be touched (the program gets SIGSEGV, as from the real one).
  */
 #include <fcntl.h>
 #include <stdlib.h>
@@ -18,16 +19,16 @@
 #include "visible.h"
 #include "vmm.h"
 
-
 static struct sim_range *reservations;
 
-/* ---- reserved addresses ---------------------------------------------------------------------------------------------------- */
+/* ---- reserved addresses ----------------------------------------------------------------------------------------- */
 
 static struct sim_range *reservation_around(uint64_t start, uint64_t size)
 {
 	struct sim_range *range = sim_range_floor(reservations, start);
 
-	return range && start - range->start < range->size && size <= range->size - (start - range->start) ? range : NULL;
+	return range && start - range->start < range->size && size <= range->size - (start - range->start) ? range
+	                                                                                                   : NULL;
 }
 
 /* Address room of this size and alignment, at the hint if that is free; MAP_FAILED: none. */
@@ -55,7 +56,8 @@ static void *map_reserved(uint64_t size, uint64_t alignment, uint64_t hint)
 	return p + head;
 }
 
-CUresult sim_cuMemAddressReserve(CUdeviceptr *out, size_t size, size_t alignment, CUdeviceptr hint, unsigned long long flags)
+CUresult sim_cuMemAddressReserve(CUdeviceptr *out, size_t size, size_t alignment, CUdeviceptr hint,
+                                 unsigned long long flags)
 {
 	if (!sim_initialized())
 		return CUDA_ERROR_NOT_INITIALIZED;
@@ -94,7 +96,7 @@ CUresult sim_cuMemAddressFree(CUdeviceptr p, size_t size)
 	return CUDA_SUCCESS;
 }
 
-/* ---- allocation handles ------------------------------------------------------------------------------------------------------ */
+/* ---- allocation handles ----------------------------------------------------------------------------------------- */
 
 static struct sim_store own_store = {.fd = -1};
 
@@ -205,7 +207,7 @@ static CUresult create(struct sim_allocation *allocation, CUmemGenericAllocation
 }
 
 CUresult sim_cuMemCreate(CUmemGenericAllocationHandle *out, size_t size, const CUmemAllocationProp *prop,
-			 unsigned long long flags)
+                         unsigned long long flags)
 {
 	int device;
 
@@ -271,7 +273,7 @@ CUresult sim_cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *out, void
 }
 
 CUresult sim_cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp *prop,
-					   CUmemAllocationGranularity_flags option)
+                                           CUmemAllocationGranularity_flags option)
 {
 	int device;
 
@@ -307,7 +309,7 @@ unsigned sim_allocation_handle_types(const struct sim_block *block)
 	return block->allocation->prop.requestedHandleTypes;
 }
 
-/* ---- mappings ------------------------------------------------------------------------------------------------------------------ */
+/* ---- mappings --------------------------------------------------------------------------------------------------- */
 
 /* Under the memory mutex. */
 static CUresult map(uint64_t start, uint64_t size, uint64_t offset, struct sim_allocation *allocation)
@@ -322,7 +324,7 @@ static CUresult map(uint64_t start, uint64_t size, uint64_t offset, struct sim_a
 	if (!block)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	void *p = mmap((void *)(uintptr_t)start, size, PROT_NONE, MAP_SHARED | MAP_FIXED, allocation->fd,
-		       (off_t)(allocation->offset + offset));
+	               (off_t)(allocation->offset + offset));
 	if (p == MAP_FAILED) {
 		sim_block_remove(block);
 		free(block);
@@ -335,7 +337,7 @@ static CUresult map(uint64_t start, uint64_t size, uint64_t offset, struct sim_a
 }
 
 CUresult sim_cuMemMap(CUdeviceptr p, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
-		      unsigned long long flags)
+                      unsigned long long flags)
 {
 	if (!sim_initialized())
 		return CUDA_ERROR_NOT_INITIALIZED;
@@ -406,8 +408,9 @@ static int protection(const struct sim_block *block)
 		access |= block->access[i];
 	if (!access)
 		return PROT_NONE;
-	return (access & CU_MEM_ACCESS_FLAGS_PROT_READWRITE) == CU_MEM_ACCESS_FLAGS_PROT_READWRITE ? PROT_READ | PROT_WRITE :
-												      PROT_READ;
+	return (access & CU_MEM_ACCESS_FLAGS_PROT_READWRITE) == CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+	               ? PROT_READ | PROT_WRITE
+		       : PROT_READ;
 }
 
 static CUresult set_access(struct sim_block *block, const CUmemAccessDesc *desc, size_t count)
@@ -415,7 +418,8 @@ static CUresult set_access(struct sim_block *block, const CUmemAccessDesc *desc,
 	int device;
 
 	for (size_t i = 0; i < count; i++) {
-		if (desc[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE && sim_device_of(desc[i].location.id, &device) == CUDA_SUCCESS)
+		if (desc[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
+		    sim_device_of(desc[i].location.id, &device) == CUDA_SUCCESS)
 			block->access[device] = (uint8_t)desc[i].flags;
 		else
 			block->host_access = (uint8_t)desc[i].flags;

@@ -13,14 +13,14 @@ struct sim_store {
 };
 
 struct sim_allocation {
-	int      device;    /* physical; -1: on the host */
-	int      fd;        /* the store, or an imported one of its own */
+	int device;    /* physical; -1: on the host */
+	int fd;        /* the store, or an imported one of its own */
 	uint64_t offset;    /* into fd */
 	uint64_t size, granule;
 	unsigned handles;   /* created or imported once, plus retains, less releases */
 	unsigned mappings;
-	bool     imported;  /* counted by the process that made it */
-	bool     exported;
+	bool imported;  /* counted by the process that made it */
+	bool exported;
 	CUmemAllocationProp prop;
 };
 

@@ -17,21 +17,23 @@
 #include "vmm.h"
 
 #define SHARED_MAGIC UINT64_C(0x444e484d4d565450) /* "PTVMMHND" */
-#define PAGE 4096
+#define PAGE         4096
 
 /* What stands in the page in front of an exported handle. */
 struct shared_head {
 	uint64_t magic;
 	uint64_t size, granule;
-	char     uuid[64]; /* of the device; empty: on the host */
+	char uuid[64]; /* of the device; empty: on the host */
 	CUmemAllocationProp prop;
 };
 
 static int reopen_store(const struct sim_allocation *allocation)
 {
 	char path[64];
-	struct shared_head head = {.magic = SHARED_MAGIC, .size = allocation->size, .granule = allocation->granule,
-				   .prop = allocation->prop};
+	struct shared_head head = {.magic = SHARED_MAGIC,
+	                           .size = allocation->size,
+	                           .granule = allocation->granule,
+	                           .prop = allocation->prop};
 
 	if (allocation->device >= 0)
 		memcpy(head.uuid, sim_machine->model[allocation->device].uuid, sizeof head.uuid);
@@ -46,8 +48,8 @@ static int reopen_store(const struct sim_allocation *allocation)
 	return fd;
 }
 
-CUresult sim_cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,
-					  unsigned long long flags)
+CUresult sim_cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle handle,
+                                          CUmemAllocationHandleType type, unsigned long long flags)
 {
 	CUresult result = CUDA_ERROR_INVALID_VALUE;
 
@@ -96,7 +98,8 @@ static bool read_head(int fd, struct sim_allocation *allocation)
 	return !*head.uuid || allocation->device >= 0;
 }
 
-CUresult sim_cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out, void *os_handle, CUmemAllocationHandleType type)
+CUresult sim_cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out, void *os_handle,
+                                            CUmemAllocationHandleType type)
 {
 	if (!sim_initialized())
 		return CUDA_ERROR_NOT_INITIALIZED;

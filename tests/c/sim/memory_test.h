@@ -18,9 +18,9 @@
 #include "check.h"
 #include "machine.h"
 
-#define KIB UINT64_C(1024)
-#define MIB (UINT64_C(1024) * KIB)
-#define GIB (UINT64_C(1024) * MIB)
+#define KIB     UINT64_C(1024)
+#define MIB     (UINT64_C(1024) * KIB)
+#define GIB     (UINT64_C(1024) * MIB)
 #define GRANULE (2 * MIB)
 
 #define GIVES(code, call)                                                                                              \

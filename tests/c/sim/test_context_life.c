@@ -1,6 +1,6 @@
-/* Contexts: what they cost and give back, which one is current, and what calls say when there is none. We test: before
- * cuInit, primary retain/release/reset, created contexts and their stack, destruction frees memory, handles that are stale
- * or foreign, a forked child, limits, contexts of the other threads. */
+/* Contexts: what they cost and give back, which one is current, and what calls say when there is none. We test:
+ * before cuInit, primary retain/release/reset, created contexts and their stack, destruction frees memory, handles
+ * that are stale or foreign, a forked child, limits, contexts of the other threads. */
 #include <pthread.h>
 
 #include "memory_test.h"

@@ -1,6 +1,6 @@
-/* The machine file: made once by whoever comes first, also when many come at once or a maker died half-way; refused with
- * an error, never a crash, where it is foreign, corrupt, of another layout or not ours; kept away from forged directories;
- * left alone by umask. */
+/* The machine file: made once by whoever comes first, also when many come at once or a maker died half-way; refused
+ * with an error, never a crash, where it is foreign, corrupt, of another layout or not ours; kept away from forged
+ * directories; left alone by umask. */
 #include "memory_test.h"
 
 static const char *machine_path(void)

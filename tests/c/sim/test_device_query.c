@@ -1,6 +1,6 @@
-/* What a program learns of its devices. We test: names and memory against the machine file, attributes against each other
- * and the older calls, UUIDs and PCI places there and back, CUDA_VISIBLE_DEVICES in all its forms, peers by links,
- * a device that is lost, error names and texts, the refusal beside a real driver. */
+/* What a program learns of its devices. We test: names and memory against the machine file, attributes against each
+ * other and the older calls, UUIDs and PCI places there and back, CUDA_VISIBLE_DEVICES in all its forms, peers by
+ * links, a device that is lost, error names and texts, the refusal beside a real driver. */
 #include "memory_test.h"
 
 static void says_simulated(int unused)
@@ -51,9 +51,11 @@ static void places(int unused)
 		CHECK(back == i, "%s is device %d, must be %d", text, back, i);
 		OK(cuDeviceGetUuid(&uuid, i));
 		const unsigned char *b = (const unsigned char *)uuid.bytes;
-		snprintf(hex, sizeof hex, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0], b[1], b[2],
-			 b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
-		CHECK(!strcmp(hex, the_machine()->model[i].uuid), "%s, the machine says %s", hex, the_machine()->model[i].uuid);
+		snprintf(hex, sizeof hex, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x",
+		         b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14],
+		         b[15]);
+		CHECK(!strcmp(hex, the_machine()->model[i].uuid), "%s, the machine says %s", hex,
+		      the_machine()->model[i].uuid);
 	}
 	GIVES(CUDA_ERROR_INVALID_DEVICE, cuDeviceGetByPCIBusId(&back, "00FF:77:00.0"));
 	GIVES(CUDA_ERROR_INVALID_VALUE, cuDeviceGetByPCIBusId(&back, "nonsense"));
@@ -81,7 +83,8 @@ static void see(const char *list, const char *wanted)
 		for (int i = 0; i < count; i++) {
 			char place[32], other[32];
 			OK(cuDeviceGetPCIBusId(place, sizeof place, i));
-			snprintf(other, sizeof other, "%.12s", strchr(the_machine()->model[wanted[i] - '0'].pci, ':') - 4);
+			snprintf(other, sizeof other, "%.12s",
+			         strchr(the_machine()->model[wanted[i] - '0'].pci, ':') - 4);
 			CHECK(!strcasecmp(place, other), "'%s': device %d is at %s, must be %s", list, i, place, other);
 			OK(cuDeviceGetUuid(&uuid, i));
 		}
@@ -125,7 +128,8 @@ static void peers(int unused)
 	CHECK(can == 0, "no peer of itself");
 	OK(cuDeviceGetP2PAttribute(&rank, CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED, 0, 1));
 	CHECK(rank == (the_machine()->link[0][1].kind >= SIM_LINK_NVLINK), "atomics %d", rank);
-	GIVES(CUDA_ERROR_INVALID_DEVICE, cuDeviceGetP2PAttribute(&rank, CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED, 0, 0));
+	GIVES(CUDA_ERROR_INVALID_DEVICE,
+	      cuDeviceGetP2PAttribute(&rank, CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED, 0, 0));
 	CUcontext context[2];
 	CUdeviceptr p[2];
 	char text[6];

@@ -1,5 +1,5 @@
-/* 100,000 live blocks: they need no mapping each (the kernel allows 65,530), they count exactly, they are freed in random
- * order, and looking one up does not walk the others. */
+/* 100,000 live blocks: they need no mapping each (the kernel allows 65,530), they count exactly, they are freed in
+ * random order, and looking one up does not walk the others. */
 #include <time.h>
 
 #include "memory_test.h"

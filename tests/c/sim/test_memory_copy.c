@@ -1,6 +1,6 @@
-/* Copies and fills move real bytes, in stream order, and never outside an allocation. We test: every direction, unified
- * cuMemcpy, asynchronous copies from memory that is overwritten right after, rows and layers, pitch and fills, pinned and
- * registered host memory, ranges that leave their allocation. */
+/* Copies and fills move real bytes, in stream order, and never outside an allocation. We test: every direction,
+ * unified cuMemcpy, asynchronous copies from memory that is overwritten right after, rows and layers, pitch and
+ * fills, pinned and registered host memory, ranges that leave their allocation. */
 #include "memory_test.h"
 
 static CUdeviceptr a, b;
@@ -54,6 +54,7 @@ static void staged(CUstream stream)
 {
 	pattern(4);
 	OK(cuMemsetD8Async(a, 0, sizeof host, stream));
+	OK(cuStreamSynchronize(stream));
 	OK(cuLaunchHostFunc(stream, hold, NULL));
 	OK(cuMemcpyHtoDAsync(a, host, sizeof host, stream));
 	memset(host, 0xff, sizeof host);
@@ -82,9 +83,18 @@ static void outside(void)
 
 static void in_two_dimensions(void)
 {
-	CUDA_MEMCPY2D copy = {.srcMemoryType = CU_MEMORYTYPE_HOST, .srcHost = host, .srcPitch = 100, .srcXInBytes = 10,
-			      .srcY = 1, .dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstDevice = a, .dstPitch = 512,
-			      .dstXInBytes = 4, .dstY = 2, .WidthInBytes = 50, .Height = 20};
+	CUDA_MEMCPY2D copy = {.srcMemoryType = CU_MEMORYTYPE_HOST,
+	                      .srcHost = host,
+	                      .srcPitch = 100,
+	                      .srcXInBytes = 10,
+	                      .srcY = 1,
+	                      .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+	                      .dstDevice = a,
+	                      .dstPitch = 512,
+	                      .dstXInBytes = 4,
+	                      .dstY = 2,
+	                      .WidthInBytes = 50,
+	                      .Height = 20};
 	unsigned char row[50];
 
 	pattern(5);
@@ -104,9 +114,18 @@ static void in_two_dimensions(void)
 
 static void in_three_dimensions(CUstream stream)
 {
-	CUDA_MEMCPY3D copy = {.srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = a, .srcPitch = 64, .srcHeight = 8,
-			      .srcZ = 1, .dstMemoryType = CU_MEMORYTYPE_HOST, .dstHost = back, .dstPitch = 32,
-			      .dstHeight = 4, .WidthInBytes = 32, .Height = 4, .Depth = 3};
+	CUDA_MEMCPY3D copy = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
+	                      .srcDevice = a,
+	                      .srcPitch = 64,
+	                      .srcHeight = 8,
+	                      .srcZ = 1,
+	                      .dstMemoryType = CU_MEMORYTYPE_HOST,
+	                      .dstHost = back,
+	                      .dstPitch = 32,
+	                      .dstHeight = 4,
+	                      .WidthInBytes = 32,
+	                      .Height = 4,
+	                      .Depth = 3};
 
 	pattern(6);
 	OK(cuMemcpyHtoD(a, host, 64 * 8 * 4));
@@ -114,7 +133,8 @@ static void in_three_dimensions(CUstream stream)
 	OK(cuStreamSynchronize(stream));
 	for (unsigned z = 0; z < 3; z++) {
 		for (unsigned y = 0; y < 4; y++)
-			CHECK(!memcmp(back + (z * 4 + y) * 32, host + ((z + 1) * 8 + y) * 64, 32), "layer %u row %u", z, y);
+			CHECK(!memcmp(back + (z * 4 + y) * 32, host + ((z + 1) * 8 + y) * 64, 32), "layer %u row %u", z,
+			      y);
 	}
 	copy.srcHeight = 3;
 	GIVES(CUDA_ERROR_INVALID_VALUE, cuMemcpy3D(&copy));
@@ -130,8 +150,8 @@ static void fills(CUstream stream)
 	OK(cuMemsetD2D8(b, 100, 7, 10, 20));
 	OK(cuCtxSynchronize());
 	OK(cuMemcpyDtoH(back, a, 4000));
-	CHECK(word[99] == 0xdeadbeef && word[100] == 0x12341234 && word[101] == 0xdeadbeef, "%x %x %x", word[99], word[100],
-	      word[101]);
+	CHECK(word[99] == 0xdeadbeef && word[100] == 0x12341234 && word[101] == 0xdeadbeef, "%x %x %x", word[99],
+	      word[100], word[101]);
 	OK(cuMemcpyDtoH(back, b, 2000));
 	CHECK(back[9] == 7 && back[10] != 7 && back[1909] == 7, "%d %d %d", back[9], back[10], back[1909]);
 	/* a large fill with zero drops pages: everything in it is zero, nothing beside it */
@@ -173,7 +193,7 @@ static void pinned(CUstream stream)
 static void pointers(void)
 {
 	CUpointer_attribute which[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
-				       CU_POINTER_ATTRIBUTE_RANGE_SIZE};
+	                               CU_POINTER_ATTRIBUTE_RANGE_SIZE};
 	unsigned type = 99;
 	int ordinal = 99;
 	size_t size = 99;

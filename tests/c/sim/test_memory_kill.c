@@ -5,7 +5,7 @@
 #include "memory_test.h"
 
 #define WORKERS 4
-#define KILLS 300
+#define KILLS   300
 
 static void work(int hold)
 {
@@ -74,7 +74,7 @@ static void dead_owner(int unused)
 	kill_child(child);
 	state->used += 123 * GIB;
 	__atomic_store_n(&state->lock, (uint64_t)the_machine()->client[slot].generation << 32 | (uint64_t)(slot + 1),
-			 __ATOMIC_RELEASE);
+	                 __ATOMIC_RELEASE);
 	OK(cuMemAlloc(&p, 70 * GIB));
 	CHECK(state->used == held(), "counted again: %lu, %lu held", state->used, held());
 	/* and of a slot that has a new tenant by now: this process, as an older one */

@@ -30,7 +30,8 @@ static void small_blocks(void)
 
 	for (int i = 0; i < 4096; i++) {
 		OK(cuMemAlloc(&p[i], 1 + i % 512));
-		CHECK(p[i] % 512 == 0 && p[i] / GRANULE == p[0] / GRANULE, "block %d at %llx, the first at %llx", i, p[i], p[0]);
+		CHECK(p[i] % 512 == 0 && p[i] / GRANULE == p[0] / GRANULE, "block %d at %llx, the first at %llx", i,
+		      p[i], p[0]);
 	}
 	CHECK(held() == before + GRANULE, "4096 blocks of 512 bytes take %lu", held() - before);
 	OK(cuMemAlloc(&p[4096], 1));
@@ -136,8 +137,8 @@ static void managed(void)
 static void in_32_bits(void)
 {
 	void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
-	CUresult (*alloc)(unsigned *, unsigned) = (CUresult(*)(unsigned *, unsigned))dlsym(driver, "cuMemAlloc");
-	CUresult (*release)(unsigned) = (CUresult(*)(unsigned))dlsym(driver, "cuMemFree");
+	CUresult (*alloc)(unsigned *, unsigned) = (CUresult (*)(unsigned *, unsigned))dlsym(driver, "cuMemAlloc");
+	CUresult (*release)(unsigned) = (CUresult (*)(unsigned))dlsym(driver, "cuMemFree");
 	unsigned words[2] = {0, 0xabcdabcd};
 
 	CHECK(alloc && release, "the old entry points exist");

@@ -1,6 +1,7 @@
-/* Stream-ordered memory. We test: the pool grows by its granule, keeps what the threshold says and gives the rest back at
- * a synchronisation and by trim, a loop of allocate and free in one stream reuses its room while nothing has run yet,
- * memory is not reused by another stream before its free has run, cross frees, attributes, a full card, capture. */
+/* Stream-ordered memory. We test: the pool grows by its granule, keeps what the threshold says and gives the rest
+ * back at a synchronisation and by trim, a loop of allocate and free in one stream reuses its room while nothing has
+ * run yet, memory is not reused by another stream before its free has run, cross frees, attributes, a full card,
+ * capture. */
 #include "memory_test.h"
 
 #define POOL_GRANULE (32 * MIB)
@@ -28,7 +29,8 @@ static void grows_and_returns(CUstream stream)
 	OK(cuMemAllocAsync(&p, 1000, stream));
 	CHECK(held() == before + POOL_GRANULE, "the pool grows by its granule: %lu", held() - before);
 	CHECK(attribute(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) == POOL_GRANULE, "reserved");
-	CHECK(attribute(CU_MEMPOOL_ATTR_USED_MEM_CURRENT) == 1024, "used %lu", attribute(CU_MEMPOOL_ATTR_USED_MEM_CURRENT));
+	CHECK(attribute(CU_MEMPOOL_ATTR_USED_MEM_CURRENT) == 1024, "used %lu",
+	      attribute(CU_MEMPOOL_ATTR_USED_MEM_CURRENT));
 	OK(cuMemAllocAsync(&q, 40 * MIB, stream));
 	CHECK(held() == before + 3 * POOL_GRANULE, "40 MiB need two more: %lu", held() - before);
 	OK(cuMemFreeAsync(q, stream));

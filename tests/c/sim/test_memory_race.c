@@ -1,5 +1,5 @@
-/* 16 processes fill the bare card at once: never a byte more than it has, at any step (the machine's exact peak), and one
- * that goes on alone afterwards leaves less than a granule. */
+/* 16 processes fill the bare card at once: never a byte more than it has, at any step (the machine's exact peak), and
+ * one that goes on alone afterwards leaves less than a granule. */
 #include "memory_test.h"
 
 #define RACERS 16

@@ -1,4 +1,5 @@
-/* The process's size: memory that nobody wrote costs nothing, freed memory goes back, clearing with zeroes costs nothing. */
+/* The process's size: memory that nobody wrote costs nothing, freed memory goes back, clearing with zeroes costs
+ * nothing. */
 #include "memory_test.h"
 
 static uint64_t resident(void)

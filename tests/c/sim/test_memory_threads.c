@@ -1,11 +1,11 @@
-/* One process, many threads: blocks of every kind come and go at once, each keeps its own bytes, and when all are gone the
- * card's count is where it was. For the sanitizers as much as for itself. */
+/* One process, many threads: blocks of every kind come and go at once, each keeps its own bytes, and when all are
+ * gone the card's count is where it was. For the sanitizers as much as for itself. */
 #include <pthread.h>
 
 #include "memory_test.h"
 
 #define THREADS 8
-#define ROUNDS 200
+#define ROUNDS  200
 
 static CUcontext context;
 

@@ -8,9 +8,9 @@
 
 static uint64_t before;
 static CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-				   .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
+                                   .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
 static const CUmemAccessDesc read_write = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0},
-					   .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+                                           .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
 static sigjmp_buf landing;
 
 static void on_fault(int signal)
@@ -156,7 +156,8 @@ static void send_fd(int socket, int fd)
 {
 	char control[CMSG_SPACE(sizeof fd)] = {0}, byte = 0;
 	struct iovec data = {&byte, 1};
-	struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+	struct msghdr message = {
+	        .msg_iov = &data, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
 	struct cmsghdr *part = CMSG_FIRSTHDR(&message);
 
 	part->cmsg_level = SOL_SOCKET;
@@ -170,7 +171,8 @@ static int receive_fd(int socket)
 {
 	char control[CMSG_SPACE(sizeof(int))], byte;
 	struct iovec data = {&byte, 1};
-	struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+	struct msghdr message = {
+	        .msg_iov = &data, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
 	int fd;
 
 	CHECK(recvmsg(socket, &message, 0) == 1 && CMSG_FIRSTHDR(&message), "receive");
@@ -201,8 +203,8 @@ static void importer(int unused)
 	int fd = receive_fd(ends[1]);
 	start();
 	uint64_t own = held();
-	GIVES(CUDA_ERROR_INVALID_VALUE, cuMemImportFromShareableHandle(&handle, (void *)(intptr_t)0,
-								       CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+	GIVES(CUDA_ERROR_INVALID_VALUE,
+	      cuMemImportFromShareableHandle(&handle, (void *)(intptr_t)0, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
 	OK(cuMemImportFromShareableHandle(&handle, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
 	close(fd);
 	CHECK(held() == own, "what another made counts for the other: %lu", held() - own);
