@@ -73,7 +73,8 @@ static CUresult make_variables(struct sim_module *module)
 		CUresult error = sim_memory_take(module->context, variable->size, &module->variables[i]);
 		if (error != CUDA_SUCCESS)
 			return error;
-		memcpy((void *)module->variables[i], variable->init, variable->init_size);
+		if (variable->init_size)
+			memcpy((void *)module->variables[i], variable->init, variable->init_size);
 	}
 	return CUDA_SUCCESS;
 }
