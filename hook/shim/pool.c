@@ -53,6 +53,16 @@ static struct pool pools[VGPU_ORDINALS] = {
 	[0 ... VGPU_ORDINALS - 1] = { .lock = PTHREAD_MUTEX_INITIALIZER, .step = VGPU_POOL_GRANULE }
 };
 
+static CUdevice pools_end; /* devices at and above this ordinal have seen no stream-ordered call */
+
+static void note_use(CUdevice device)
+{
+	CUdevice seen = __atomic_load_n(&pools_end, __ATOMIC_RELAXED);
+	while (seen <= device && !__atomic_compare_exchange_n(&pools_end, &seen, device + 1, false, __ATOMIC_RELAXED,
+	                                                      __ATOMIC_RELAXED))
+		;
+}
+
 static CUmemoryPool handle_of(CUdevice device)
 {
 	struct pool *pool = &pools[device];
@@ -164,6 +174,15 @@ static struct folded fold(CUdevice device, uint64_t step, bool call, bool held)
 	else if (f.excess != 0)
 		vgpu_charge(device, f.excess);
 	return f;
+}
+
+void vgpu_pools_synchronised(void)
+{
+	CUdevice end = __atomic_load_n(&pools_end, __ATOMIC_RELAXED);
+	for (CUdevice d = 0; d < end; d++) {
+		vgpu_pool_reconcile(d);
+		vgpu_deferred_poll(d);
+	}
 }
 
 bool vgpu_pool_reconcile(CUdevice device)
@@ -351,6 +370,7 @@ static CUresult begin(CUdevice device, uint64_t bytes, uint64_t stream, uint64_t
 {
 	struct pool *pool = &pools[device];
 	uint64_t own;
+	note_use(device);
 	*held = false;
 	if (!begin_call(pool, bytes, &own, step))
 		vgpu_pool_reconcile(device); /* a loss that this call makes up for would go unseen */
