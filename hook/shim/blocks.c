@@ -1,9 +1,9 @@
 /* blocks.c: what this process has allocated, by address, and what each block costs.
  *
  * Called by mem.c and pool.c around every allocation and free. 64 shards, each with its own lock and two open-addressed
- * tables in memory of our own (mmap, so that no allocator of the program is entered): blocks by address, and *granules*,
- * the 2 MiB-aligned ranges in which small blocks lie, by number. A shard is chosen by the granule, so that a small block
- * and its granule are under one lock, which is taken once per allocation and twice per free.
+ * tables in memory of our own (mmap, so that no allocator of the program is entered): blocks by address, and
+ * *granules*, the 2 MiB-aligned ranges in which small blocks lie, by number. A shard is chosen by the granule, so that
+ * a small block and its granule are under one lock, which is taken once per allocation and twice per free.
  *
  * Cost: a block of 2 MiB and more costs its size rounded up to 2 MiB. Smaller ones cost 2 MiB per granule they touch,
  * once, however many lie in it. Blocks of a pool cost nothing here: the pool is charged as a whole (pool.c).
@@ -15,8 +15,8 @@
 
 #include "memory.h"
 
-#define SHARD_BITS 6
-#define SHARDS (1u << SHARD_BITS)
+#define SHARD_BITS    6
+#define SHARDS        (1u << SHARD_BITS)
 #define FIRST_ENTRIES 128u
 #define GRANULE_SHIFT 21
 
@@ -66,7 +66,7 @@ static void unlock(struct shard *s)
 	vgpu_unlock(&s->lock);
 }
 
-/* ---- an open-addressed table with linear probing ---------------------------------------------------------------------- */
+/* ---- an open-addressed table with linear probing ----------------------------------------------------------------- */
 
 static uint32_t home(const struct table *t, uint64_t key)
 {
@@ -92,10 +92,10 @@ static struct entry *find(const struct table *t, uint64_t key)
 
 static bool grow(struct table *t)
 {
-	struct table larger = { .size = t->size ? t->size * 2 : FIRST_ENTRIES, .used = t->used };
+	struct table larger = {.size = t->size ? t->size * 2 : FIRST_ENTRIES, .used = t->used};
 	int saved = errno;
-	void *memory = mmap(NULL, larger.size * sizeof(struct entry), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
-	                    -1, 0);
+	void *memory = mmap(NULL, larger.size * sizeof(struct entry), PROT_READ | PROT_WRITE,
+	                    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	errno = saved;
 	if (memory == MAP_FAILED)
 		return false;
@@ -116,7 +116,7 @@ static struct entry *obtain(struct table *t, uint64_t key)
 		return NULL;
 	struct entry *e = probe(t, key);
 	if (e->key == 0) {
-		*e = (struct entry){ .key = key };
+		*e = (struct entry){.key = key};
 		t->used++;
 	}
 	return e;
@@ -137,7 +137,7 @@ static void erase(struct table *t, struct entry *e)
 	t->used--;
 }
 
-/* ---- entries and blocks ------------------------------------------------------------------------------------------------- */
+/* ---- entries and blocks ------------------------------------------------------------------------------------------ */
 
 static uint64_t where_of(CUcontext context, CUdevice device, enum vgpu_kind kind)
 {
@@ -152,11 +152,11 @@ static void fill(struct entry *e, const struct vgpu_block *b)
 
 static struct vgpu_block block_of(const struct entry *e)
 {
-	return (struct vgpu_block){ .p = e->key,
-		                    .bytes = e->what >> EPOCH_BITS,
-		                    .device = (CUdevice)(e->where >> 8 & 0xff),
-		                    .kind = (enum vgpu_kind)(e->where & 0xff),
-		                    .context = (CUcontext)(uintptr_t)(e->where >> 16) };
+	return (struct vgpu_block){.p = e->key,
+	                           .bytes = e->what >> EPOCH_BITS,
+	                           .device = (CUdevice)(e->where >> 8 & 0xff),
+	                           .kind = (enum vgpu_kind)(e->where & 0xff),
+	                           .context = (CUcontext)(uintptr_t)(e->where >> 16)};
 }
 
 static uint64_t first_granule(const struct vgpu_block *b)
@@ -174,7 +174,8 @@ static bool counts_granules(const struct vgpu_block *b)
 	return b->kind != VGPU_ASYNC && b->bytes < VGPU_GRANULE;
 }
 
-/* One more block in a granule, with its shard's lock held: bytes that it newly costs, UINT64_MAX without host memory. */
+/* One more block in a granule, with its shard's lock held: bytes that it newly costs, UINT64_MAX without host
+ * memory. */
 static uint64_t granule_enter(struct shard *s, uint64_t granule)
 {
 	struct entry *e = obtain(&s->granules, granule);
@@ -233,11 +234,11 @@ static void uncharge(const struct vgpu_block *b)
 		vgpu_give_back(b->device, freed);
 }
 
-/* ---- recording ------------------------------------------------------------------------------------------------------------ */
+/* ---- recording --------------------------------------------------------------------------------------------------- */
 
-/* Records a block and enters its first granule: bytes that it newly costs, UINT64_MAX without host memory and nothing is
- * recorded. Where the address is recorded already `stale` is what it replaced: a block that went without our knowing,
- * since the driver has given its address again. */
+/* Records a block and enters its first granule: bytes that it newly costs, UINT64_MAX without host memory and nothing
+ * is recorded. Where the address is recorded already `stale` is what it replaced: a block that went without our
+ * knowing, since the driver has given its address again. */
 static uint64_t record(const struct vgpu_block *b, bool enter, struct vgpu_block *stale)
 {
 	struct shard *s = shard_of(first_granule(b));
@@ -275,10 +276,11 @@ static uint64_t most_of(const struct vgpu_block *b)
 
 int vgpu_block_add(const struct vgpu_block *b, uint64_t reserved)
 {
-	struct vgpu_block stale = { 0 };
+	struct vgpu_block stale = {0};
 	uint64_t most = most_of(b);
 	vgpu_memory_watch_fork();
-	/* What is missing is reserved before a granule is entered: whoever enters second relies on its being paid for. */
+	/* What is missing is reserved before a granule is entered: whoever enters second relies on its being paid
+	 * for. */
 	if (most > reserved && vgpu_reserve_or_reclaim(b->device, most - reserved) != CUDA_SUCCESS) {
 		vgpu_give_back(b->device, reserved);
 		return -1;
@@ -314,7 +316,7 @@ bool vgpu_block_take(CUdeviceptr p, struct vgpu_block *out)
 /* The entry was taken a moment ago, so there is room for it. */
 void vgpu_block_restore(const struct vgpu_block *b)
 {
-	struct vgpu_block other = { 0 };
+	struct vgpu_block other = {0};
 	record(b, false, &other);
 	if (other.p != 0)
 		uncharge(&other);
@@ -325,7 +327,7 @@ void vgpu_block_settle(const struct vgpu_block *b)
 	uncharge(b);
 }
 
-/* ---- contexts that end -------------------------------------------------------------------------------------------------- */
+/* ---- contexts that end ------------------------------------------------------------------------------------------- */
 
 uint64_t vgpu_blocks_epoch(void)
 {
@@ -372,7 +374,7 @@ static void forget(struct table *t)
 {
 	if (t->size != 0)
 		munmap(t->entry, t->size * sizeof(struct entry));
-	*t = (struct table){ 0 };
+	*t = (struct table){0};
 }
 
 void vgpu_blocks_forked(void)

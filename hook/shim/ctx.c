@@ -55,7 +55,7 @@ static void ended(CUcontext context, CUdevice device, uint64_t epoch)
 	vgpu_pool_reconcile(device);
 }
 
-/* ---- created contexts ------------------------------------------------------------------------------------------------------ */
+/* ---- created contexts -------------------------------------------------------------------------------------------- */
 
 static void add(struct context *c)
 {
@@ -139,25 +139,25 @@ static CUresult driver_v4(CUcontext *out, const struct creation *how)
 
 CUresult hook_cuCtxCreate(CUcontext *pctx, unsigned int flags, CUdevice dev)
 {
-	return create(driver_v1, pctx, &(struct creation){ .flags = flags, .device = dev });
+	return create(driver_v1, pctx, &(struct creation){.flags = flags, .device = dev});
 }
 
 CUresult hook_cuCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev)
 {
-	return create(driver_v2, pctx, &(struct creation){ .flags = flags, .device = dev });
+	return create(driver_v2, pctx, &(struct creation){.flags = flags, .device = dev});
 }
 
 CUresult hook_cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *paramsArray, int numParams, unsigned int flags,
                              CUdevice dev)
 {
-	return create(driver_v3, pctx,
-	              &(struct creation){
-	                      .affinity = paramsArray, .affinities = numParams, .flags = flags, .device = dev });
+	return create(
+	        driver_v3, pctx,
+	        &(struct creation){.affinity = paramsArray, .affinities = numParams, .flags = flags, .device = dev});
 }
 
 CUresult hook_cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *ctxCreateParams, unsigned int flags, CUdevice dev)
 {
-	return create(driver_v4, pctx, &(struct creation){ .params = ctxCreateParams, .flags = flags, .device = dev });
+	return create(driver_v4, pctx, &(struct creation){.params = ctxCreateParams, .flags = flags, .device = dev});
 }
 
 static CUresult destroy(CUresult (*driver)(CUcontext), CUcontext ctx)
@@ -189,7 +189,7 @@ CUresult hook_cuCtxDestroy_v2(CUcontext ctx)
 	return destroy(real_cuCtxDestroy_v2, ctx);
 }
 
-/* ---- primary contexts ------------------------------------------------------------------------------------------------------- */
+/* ---- primary contexts -------------------------------------------------------------------------------------------- */
 
 /* One more call that retains: sees to it that the estimate is charged. */
 static CUresult retain_begin(CUdevice device)
@@ -328,5 +328,5 @@ void vgpu_contexts_forked(void)
 	pthread_mutex_init(&lock, NULL);
 	contexts = NULL;
 	for (CUdevice d = 0; d < VGPU_ORDINALS; d++)
-		primaries[d] = (struct primary){ 0 };
+		primaries[d] = (struct primary){0};
 }

@@ -1,8 +1,10 @@
 /* deferred.c: blocks of ordinary memory that were freed in stream order, behind work that has not run yet.
  *
- * Called by the hooks of cuMemFreeAsync, by whoever is about to refuse an allocation, and by queries. Until the stream has
- * passed the free the driver still holds the memory, so the charge stays: an event behind the free tells when it may go.
- * What can go wrong: no event can be had. Then the charge stays until the context is destroyed: too much, never too little.
+ * Called by the hooks of cuMemFreeAsync, by whoever is about to refuse an allocation, and by queries. Until the stream
+ * has passed the free the driver still holds the memory, so the charge stays: an event behind the free tells when it
+ * may go.
+ * What can go wrong: no event can be had. Then the charge stays until the context is destroyed: too much, never too
+ * little.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -76,7 +78,8 @@ bool vgpu_deferred_poll(CUdevice device)
 	struct deferred *next;
 	for (struct deferred *d = take_all(); d != NULL; d = next) {
 		next = d->next;
-		bool done = d->block.device == device && d->event != NULL && real_cuEventQuery(d->event) == CUDA_SUCCESS;
+		bool done =
+		        d->block.device == device && d->event != NULL && real_cuEventQuery(d->event) == CUDA_SUCCESS;
 		if (!done) {
 			push(d);
 			continue;

@@ -1,8 +1,8 @@
 /* device_hooks.c: which devices exist: cuDeviceGetCount, cuDeviceGet, cuDeviceGetByPCIBusId.
  *
- * Under a policy a program sees the granted devices alone. They stand in the policy's order, unless the program chose an
- * order of its own (CUDA_VISIBLE_DEVICES), which the driver has applied already and which is kept. A CUdevice is what
- * the driver hands out, so everything else takes it as it is.
+ * Under a policy a program sees the granted devices alone. They stand in the policy's order, unless the program chose
+ * an order of its own (CUDA_VISIBLE_DEVICES), which the driver has applied already and which is kept. A CUdevice is
+ * what the driver hands out, so everything else takes it as it is.
  * What can go wrong: the driver is not initialised. Its own error comes back, since it is asked first.
  */
 #include <stdlib.h>

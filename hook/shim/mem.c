@@ -1,8 +1,9 @@
 /* mem.c: plain, managed and pitched device memory: cuMemAlloc*, cuMemAllocManaged, cuMemAllocPitch*, cuMemFree*.
  *
  * Called by the program through the generated entry points. An allocation that the driver would refuse anyway (no place
- * to store the address, no bytes) goes to the driver so that its own error comes back. A free takes the record out before
- * the driver is called and settles it afterwards; addresses that are not in the table go to the driver as they are.
+ * to store the address, no bytes) goes to the driver so that its own error comes back. A free takes the record out
+ * before the driver is called and settles it afterwards; addresses that are not in the table go to the driver as they
+ * are.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -10,7 +11,7 @@
 #include "hooks.h"
 #include "memory.h"
 
-/* ---- the way of every allocation ------------------------------------------------------------------------------------------ */
+/* ---- the way of every allocation --------------------------------------------------------------------------------- */
 
 struct request {
 	struct vgpu_block block;
@@ -51,7 +52,7 @@ void vgpu_unrelax(CUstreamCaptureMode before)
 
 static CUresult request_open(struct request *r, enum vgpu_kind kind, uint64_t bytes)
 {
-	*r = (struct request){ .block = { .bytes = bytes, .kind = kind } };
+	*r = (struct request){.block = {.bytes = bytes, .kind = kind}};
 	CUresult error = vgpu_place(&r->block.device, &r->block.context);
 	if (error != CUDA_SUCCESS)
 		return error;
@@ -122,7 +123,7 @@ CUresult hook_cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int
 	return error;
 }
 
-/* ---- pitched: the driver chooses the length of a row ---------------------------------------------------------------------- */
+/* ---- pitched: the driver chooses the length of a row ------------------------------------------------------------- */
 
 static _Atomic uint64_t pitch_unit = 512; /* rows were a multiple of this so far: the largest seen */
 
@@ -179,8 +180,8 @@ CUresult hook_cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t Width
 	return error;
 }
 
-CUresult hook_cuMemAllocPitch(CUdeviceptr_v1 *dptr, unsigned int *pPitch, unsigned int WidthInBytes, unsigned int Height,
-                              unsigned int ElementSizeBytes)
+CUresult hook_cuMemAllocPitch(CUdeviceptr_v1 *dptr, unsigned int *pPitch, unsigned int WidthInBytes,
+                              unsigned int Height, unsigned int ElementSizeBytes)
 {
 	if (vgpu_mode() == VGPU_FREE || dptr == NULL || pPitch == NULL || WidthInBytes == 0 || Height == 0)
 		return real_cuMemAllocPitch(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes);
@@ -199,7 +200,7 @@ CUresult hook_cuMemAllocPitch(CUdeviceptr_v1 *dptr, unsigned int *pPitch, unsign
 	return error;
 }
 
-/* ---- frees ------------------------------------------------------------------------------------------------------------------- */
+/* ---- frees ------------------------------------------------------------------------------------------------------- */
 
 static CUresult freed(const struct vgpu_block *b, bool known, CUresult result)
 {
@@ -230,7 +231,7 @@ CUresult hook_cuMemFree(CUdeviceptr_v1 dptr)
 	return freed(&b, known, real_cuMemFree(dptr));
 }
 
-/* ---- fork ------------------------------------------------------------------------------------------------------------------------ */
+/* ---- fork -------------------------------------------------------------------------------------------------------- */
 
 static void forked(void)
 {

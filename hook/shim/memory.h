@@ -9,7 +9,7 @@
 
 #include "shim.h"
 
-#define VGPU_ORDINALS 64 /* devices of one process that tables of ours have room for */
+#define VGPU_ORDINALS     64 /* devices of one process that tables of ours have room for */
 #define VGPU_POOL_GRANULE (UINT64_C(32) << 20)
 
 static inline uint64_t vgpu_round_up(uint64_t bytes, uint64_t granule)
@@ -43,14 +43,14 @@ static inline void vgpu_format_uuid(char out[PTG_UUID_SIZE], const unsigned char
 void vgpu_lock(uint32_t *lock);
 void vgpu_unlock(uint32_t *lock);
 
-/* ---- blocks.c ------------------------------------------------------------------------------------------------------- */
+/* ---- blocks.c ---------------------------------------------------------------------------------------------------- */
 
-/* Drops and additions are ordered by an epoch: a drop that began with vgpu_blocks_epoch() takes what was recorded before
- * it, never what another thread allocates in a context that came back at the same address. */
+/* Drops and additions are ordered by an epoch: a drop that began with vgpu_blocks_epoch() takes what was recorded
+ * before it, never what another thread allocates in a context that came back at the same address. */
 uint64_t vgpu_blocks_epoch(void);
-void     vgpu_blocks_drop(CUcontext context, uint64_t epoch);
+void vgpu_blocks_drop(CUcontext context, uint64_t epoch);
 
-/* ---- mem.c ---------------------------------------------------------------------------------------------------------- */
+/* ---- mem.c ------------------------------------------------------------------------------------------------------- */
 
 /* vgpu_reserve(), but before a refusal reads again what our own pools and deferred frees still hold. */
 CUresult vgpu_reserve_or_reclaim(CUdevice device, uint64_t bytes);
@@ -60,18 +60,18 @@ CUresult vgpu_place(CUdevice *device, CUcontext *context); /* of the calling thr
 CUstreamCaptureMode vgpu_relax(void);
 void vgpu_unrelax(CUstreamCaptureMode before);
 
-/* ---- pool.c --------------------------------------------------------------------------------------------------------- */
+/* ---- pool.c ------------------------------------------------------------------------------------------------------ */
 
 bool vgpu_pool_reconcile(CUdevice device);              /* true if memory was given back */
 void vgpu_pools_synchronised(void);                     /* the program has synchronised: pools may have shrunk */
 
-/* ---- deferred.c: blocks freed in stream order behind work that has not run ------------------------------------------ */
+/* ---- deferred.c: blocks freed in stream order behind work that has not run --------------------------------------- */
 
 void vgpu_defer(const struct vgpu_block *block, CUstream stream); /* settles at once where the stream is idle */
-bool vgpu_deferred_poll(CUdevice device);               /* settles what has run; true if memory was given back */
+bool vgpu_deferred_poll(CUdevice device); /* settles what has run; true if memory was given back */
 void vgpu_deferred_drop(CUcontext context);
 
-/* ---- fork: the child starts with empty tables (its parent's blocks are not its own) --------------------------------- */
+/* ---- fork: the child starts with empty tables (its parent's blocks are not its own) ------------------------------ */
 
 void vgpu_memory_watch_fork(void); /* idempotent */
 void vgpu_blocks_forked(void);

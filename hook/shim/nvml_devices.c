@@ -1,8 +1,8 @@
 /* nvml_devices.c: which devices NVML knows: nvmlDeviceGetCount*, nvmlDeviceGetHandleBy*, nvmlDeviceGetIndex.
  *
- * Under a policy the granted devices alone, numbered by their position in it, and found by UUID: NVML counts the machine's
- * devices and ignores CUDA_VISIBLE_DEVICES, so no number of one side means anything on the other.
- * Before nvmlInit the driver's own error comes back, since it is asked first.
+ * Under a policy the granted devices alone, numbered by their position in it, and found by UUID: NVML counts the
+ * machine's devices and ignores CUDA_VISIBLE_DEVICES, so no number of one side means anything on the other. Before
+ * nvmlInit the driver's own error comes back, since it is asked first.
  */
 #include "nvml_hooks.h"
 
@@ -24,7 +24,7 @@ int vgpu_nvml_index(nvmlDevice_t device, nvmlReturn_t *error)
 static nvmlReturn_t granted(nvmlDevice_t out[PTG_DEVICES], unsigned *count)
 {
 	*count = 0;
-	nvmlReturn_t error = real_nvmlDeviceGetCount_v2(&(unsigned){ 0 });
+	nvmlReturn_t error = real_nvmlDeviceGetCount_v2(&(unsigned){0});
 	for (int i = 0; error == NVML_SUCCESS && i < vgpu_granted_count() && i < PTG_DEVICES; i++)
 		if (real_nvmlDeviceGetHandleByUUID(vgpu_granted_uuid(i), &out[*count]) == NVML_SUCCESS)
 			(*count)++;
@@ -71,7 +71,8 @@ nvmlReturn_t hook_nvmlDeviceGetHandleByIndex(unsigned int index, nvmlDevice_t *d
 
 nvmlReturn_t hook_nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t *device)
 {
-	return device != NULL && filtered() ? by_index(index, device) : real_nvmlDeviceGetHandleByIndex_v2(index, device);
+	return device != NULL && filtered() ? by_index(index, device)
+	                                    : real_nvmlDeviceGetHandleByIndex_v2(index, device);
 }
 
 /* The driver has found a device: it exists for this container only if it was granted. */

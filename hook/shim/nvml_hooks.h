@@ -5,8 +5,8 @@
 #include "hooks.h"
 #include "shim.h"
 
-/* Index of an NVML device in policy and ledger, by its UUID alone; -1: not granted or without a limit, or the driver could
- * not say (its error). */
+/* Index of an NVML device in policy and ledger, by its UUID alone; -1: not granted or without a limit, or the driver
+ * could not say (its error). */
 int vgpu_nvml_index(nvmlDevice_t device, nvmlReturn_t *error);
 
 /* One process of this container on one device. */
@@ -15,8 +15,8 @@ struct vgpu_process {
 	unsigned int host_pid; /* 0 = not known */
 	unsigned long long bytes;
 };
-/* Those that have something charged on the device, at most `room` are stored; returns how many there are. Their bytes add
- * up to what is used. */
+/* Those that have something charged on the device, at most `room` are stored; returns how many there are. Their bytes
+ * add up to what is used. */
 unsigned vgpu_processes(int index, struct vgpu_process *out, unsigned room);
 
 #endif

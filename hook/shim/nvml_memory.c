@@ -1,8 +1,8 @@
 /* nvml_memory.c: how much memory NVML says a device has: nvmlDeviceGetMemoryInfo, _v2.
  *
- * The same numbers as cuMemGetInfo: total = min(limit, card), used <= total, free = min(total - used, free on the card).
- * What the card keeps for itself is not the share's, so `reserved` is 0. Where the driver cannot tell (boards without memory
- * totals in NVML) its own error comes back; the limit does not depend on it.
+ * The same numbers as cuMemGetInfo: total = min(limit, card), used <= total, free = min(total - used, free on the
+ * card). What the card keeps for itself is not the share's, so `reserved` is 0. Where the driver cannot tell (boards
+ * without memory totals in NVML) its own error comes back; the limit does not depend on it.
  */
 #include "memory.h"
 #include "nvml_hooks.h"

@@ -1,8 +1,8 @@
 /* nvml_processes.c: who uses a device: nvmlDeviceGet{Compute,Graphics,MPSCompute}RunningProcesses* and
  * nvmlDeviceGetRunningProcessDetailList.
  *
- * The driver's list names the whole machine's processes, with process ids of whatever namespace it likes. A container sees
- * its own, from its ledger, with what each has charged. They all compute: the graphics and MPS lists are empty.
+ * The driver's list names the whole machine's processes, with process ids of whatever namespace it likes. A container
+ * sees its own, from its ledger, with what each has charged. They all compute: the graphics and MPS lists are empty.
  * The driver is asked first, for no entries at all, so that its own errors come back.
  */
 #include <string.h>
@@ -31,7 +31,7 @@ static unsigned list_slots(struct ptg_ledger *ledger, int index, struct vgpu_pro
 		if (bytes == 0 || foreign) /* a process id of another namespace names nobody here */
 			continue;
 		if (n < room)
-			out[n] = (struct vgpu_process){ (unsigned)slot->pid, (unsigned)slot->host_pid, bytes };
+			out[n] = (struct vgpu_process){(unsigned)slot->pid, (unsigned)slot->host_pid, bytes};
 		n++;
 	}
 	return n;
@@ -73,19 +73,19 @@ unsigned vgpu_processes(int index, struct vgpu_process *out, unsigned room)
 	return n;
 }
 
-/* ---- one list, three layouts ------------------------------------------------------------------------------------------------ */
+/* ---- one list, three layouts ------------------------------------------------------------------------------------- */
 
 enum layout { V1, V2 };
 
 static void store(void *infos, unsigned at, enum layout layout, const struct vgpu_process *p)
 {
 	if (layout == V1)
-		((nvmlProcessInfo_v1_t *)infos)[at] = (nvmlProcessInfo_v1_t){ .pid = p->pid, .usedGpuMemory = p->bytes };
+		((nvmlProcessInfo_v1_t *)infos)[at] = (nvmlProcessInfo_v1_t){.pid = p->pid, .usedGpuMemory = p->bytes};
 	else
-		((nvmlProcessInfo_v2_t *)infos)[at] = (nvmlProcessInfo_v2_t){ .pid = p->pid,
-			                                                      .usedGpuMemory = p->bytes,
-			                                                      .gpuInstanceId = 0xFFFFFFFF,
-			                                                      .computeInstanceId = 0xFFFFFFFF };
+		((nvmlProcessInfo_v2_t *)infos)[at] = (nvmlProcessInfo_v2_t){.pid = p->pid,
+		                                                             .usedGpuMemory = p->bytes,
+		                                                             .gpuInstanceId = 0xFFFFFFFF,
+		                                                             .computeInstanceId = 0xFFFFFFFF};
 }
 
 /* The caller's array takes *count entries; more are there: how many, and INSUFFICIENT_SIZE. `index` -1: none. */
@@ -104,8 +104,8 @@ static nvmlReturn_t answer(int index, unsigned int *count, void *infos, enum lay
 	return NVML_SUCCESS;
 }
 
-/* Does the share answer? Not without a limit, without a place for the count, or where the driver's own answer to `asked`
- * (a call for no entries) is an error. */
+/* Does the share answer? Not without a limit, without a place for the count, or where the driver's own answer to
+ * `asked` (a call for no entries) is an error. */
 static bool ours(nvmlDevice_t device, const unsigned int *count, nvmlReturn_t *asked, int *index)
 {
 	if (*asked == NVML_ERROR_INSUFFICIENT_SIZE)
@@ -122,7 +122,7 @@ static bool ours(nvmlDevice_t device, const unsigned int *count, nvmlReturn_t *a
 		if (vgpu_mode() == VGPU_FREE || infoCount == NULL)                                                     \
 			return real_##name(device, infoCount, infos);                                                  \
 		int index = -1;                                                                                        \
-		nvmlReturn_t asked = real_##name(device, &(unsigned int){ 0 }, NULL);                                  \
+		nvmlReturn_t asked = real_##name(device, &(unsigned int){0}, NULL);                                    \
 		if (!ours(device, infoCount, &asked, &index))                                                          \
 			return asked;                                                                                  \
 		return answer((is_compute) ? index : -1, infoCount, infos, layout);                                    \
@@ -143,20 +143,21 @@ nvmlReturn_t hook_nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvm
 	if (vgpu_mode() == VGPU_FREE || plist == NULL)
 		return real_nvmlDeviceGetRunningProcessDetailList(device, plist);
 	struct vgpu_process process[PTG_SLOTS];
-	nvmlProcessDetailList_t probe = { .version = plist->version, .mode = plist->mode };
+	nvmlProcessDetailList_t probe = {.version = plist->version, .mode = plist->mode};
 	nvmlReturn_t asked = real_nvmlDeviceGetRunningProcessDetailList(device, &probe);
 	int index = -1;
 	if (!ours(device, &probe.numProcArrayEntries, &asked, &index))
 		return asked;
 	bool all = plist->mode == NVML_PROCESS_MODE_COMPUTE || plist->mode == NVML_PROCESS_MODE_ALL;
-	unsigned n = all && index >= 0 ? vgpu_processes(index, process, PTG_SLOTS) : 0, room = plist->numProcArrayEntries;
+	unsigned n = all && index >= 0 ? vgpu_processes(index, process, PTG_SLOTS) : 0,
+	         room = plist->numProcArrayEntries;
 	plist->numProcArrayEntries = n;
 	if (n > room || (n != 0 && plist->procArray == NULL))
 		return NVML_ERROR_INSUFFICIENT_SIZE;
 	for (unsigned i = 0; i < n; i++)
-		plist->procArray[i] = (nvmlProcessDetail_v1_t){ .pid = process[i].pid,
-			                                        .usedGpuMemory = process[i].bytes,
-			                                        .gpuInstanceId = 0xFFFFFFFF,
-			                                        .computeInstanceId = 0xFFFFFFFF };
+		plist->procArray[i] = (nvmlProcessDetail_v1_t){.pid = process[i].pid,
+		                                               .usedGpuMemory = process[i].bytes,
+		                                               .gpuInstanceId = 0xFFFFFFFF,
+		                                               .computeInstanceId = 0xFFFFFFFF};
 	return NVML_SUCCESS;
 }

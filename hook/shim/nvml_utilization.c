@@ -1,8 +1,9 @@
 /* nvml_utilization.c: how busy each process keeps a device: nvmlDeviceGetProcessUtilization,
  * nvmlDeviceGetProcessesUtilizationInfo.
  *
- * The driver's samples, less those of processes outside this container. Which process ids it uses depends on its version:
- * where any sample bears a host pid that the ledger knows, all are host pids, and are translated; else they are ours.
+ * The driver's samples, less those of processes outside this container. Which process ids it uses depends on its
+ * version: where any sample bears a host pid that the ledger knows, all are host pids, and are translated; else they
+ * are ours.
  */
 #include <string.h>
 
@@ -56,13 +57,14 @@ static unsigned int *pid_of_info(void *info)
 
 /* A caller without an array asks how large it must be; the driver's number covers all processes, so it will do. */
 nvmlReturn_t hook_nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *utilization,
-                                                  unsigned int *processSamplesCount, unsigned long long lastSeenTimeStamp)
+                                                  unsigned int *processSamplesCount,
+                                                  unsigned long long lastSeenTimeStamp)
 {
 	nvmlReturn_t error =
-		real_nvmlDeviceGetProcessUtilization(device, utilization, processSamplesCount, lastSeenTimeStamp);
+	        real_nvmlDeviceGetProcessUtilization(device, utilization, processSamplesCount, lastSeenTimeStamp);
 	if (vgpu_mode() == VGPU_FREE || error != NVML_SUCCESS || utilization == NULL || processSamplesCount == NULL)
 		return error;
-	struct samples s = { utilization, *processSamplesCount, sizeof(*utilization), pid_of_sample };
+	struct samples s = {utilization, *processSamplesCount, sizeof(*utilization), pid_of_sample};
 	int index = vgpu_nvml_index(device, &error);
 	keep_own(&s, index);
 	*processSamplesCount = s.count;
@@ -75,8 +77,8 @@ nvmlReturn_t hook_nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device,
 	nvmlReturn_t error = real_nvmlDeviceGetProcessesUtilizationInfo(device, procesesUtilInfo);
 	if (vgpu_mode() == VGPU_FREE || error != NVML_SUCCESS || procesesUtilInfo->procUtilArray == NULL)
 		return error;
-	struct samples s = { procesesUtilInfo->procUtilArray, procesesUtilInfo->processSamplesCount,
-		             sizeof(*procesesUtilInfo->procUtilArray), pid_of_info };
+	struct samples s = {procesesUtilInfo->procUtilArray, procesesUtilInfo->processSamplesCount,
+	                    sizeof(*procesesUtilInfo->procUtilArray), pid_of_info};
 	int index = vgpu_nvml_index(device, &error);
 	keep_own(&s, index);
 	procesesUtilInfo->processSamplesCount = s.count;

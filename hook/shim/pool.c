@@ -1,8 +1,8 @@
 /* pool.c: stream-ordered memory: cuMemAllocAsync, cuMemAllocFromPoolAsync, cuMemFreeAsync, cuMemPoolTrimTo.
  *
- * Charged is the device's default pool as a whole, by what it has reserved (RESERVED_MEM_CURRENT), since that is what the
- * card has lost. Other pools, and allocations inside a stream capture, are refused under a limit: their memory would be
- * taken where nobody can refuse it.
+ * Charged is the device's default pool as a whole, by what it has reserved (RESERVED_MEM_CURRENT), since that is what
+ * the card has lost. Other pools, and allocations inside a stream capture, are refused under a limit: their memory
+ * would be taken where nobody can refuse it.
  *
  * The pool may grow by one step during any call, so a step is reserved before the call and afterwards folded into what
  * the pool really has. Several threads do this at once, without a lock across their driver calls, hence the rule of
@@ -50,16 +50,15 @@ struct pool {
 static _Thread_local char this_thread; /* its address tells threads apart */
 
 static struct pool pools[VGPU_ORDINALS] = {
-	[0 ... VGPU_ORDINALS - 1] = { .lock = PTHREAD_MUTEX_INITIALIZER, .step = VGPU_POOL_GRANULE }
-};
+        [0 ... VGPU_ORDINALS - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER, .step = VGPU_POOL_GRANULE}};
 
 static CUdevice pools_end; /* devices at and above this ordinal have seen no stream-ordered call */
 
 static void note_use(CUdevice device)
 {
 	CUdevice seen = __atomic_load_n(&pools_end, __ATOMIC_RELAXED);
-	while (seen <= device && !__atomic_compare_exchange_n(&pools_end, &seen, device + 1, false, __ATOMIC_RELAXED,
-	                                                      __ATOMIC_RELAXED))
+	while (seen <= device &&
+	       !__atomic_compare_exchange_n(&pools_end, &seen, device + 1, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
 		;
 }
 
@@ -89,7 +88,7 @@ static CUdevice device_of(CUmemoryPool pool)
 	return -1;
 }
 
-/* ---- the charge of the pool ---------------------------------------------------------------------------------------------- */
+/* ---- the charge of the pool -------------------------------------------------------------------------------------- */
 
 static uint64_t folds_now(struct pool *pool)
 {
@@ -132,7 +131,7 @@ struct folded {
 /* With the lock held: replaces charge + step by what was read, if that still counts (`quiet`). */
 static struct folded fold_locked(struct pool *pool, uint64_t step, bool held, bool quiet, uint64_t reserved)
 {
-	struct folded f = { 0 };
+	struct folded f = {0};
 	uint64_t all = pool->charged + step, target = all;
 	if (quiet) {
 		f.excess = excess_of(pool, reserved);
@@ -148,7 +147,8 @@ static struct folded fold_locked(struct pool *pool, uint64_t step, bool held, bo
 	return f;
 }
 
-/* After a call, or for its own sake: folds a step (reserved by the caller) and what has happened since into the charge. */
+/* After a call, or for its own sake: folds a step (reserved by the caller) and what has happened since into the
+ * charge. */
 static struct folded fold(CUdevice device, uint64_t step, bool call, bool held)
 {
 	struct pool *pool = &pools[device];
@@ -217,14 +217,14 @@ static CUresult trim(CUdevice device, size_t keep)
 	return error;
 }
 
-/* ---- holes: blocks that the program freed on a stream and the driver will use again there -------------------------------- */
+/* ---- holes: blocks that the program freed on a stream and the driver will use again there ------------------------ */
 
 /* Before the free is handed to the driver: the moment it is, another thread may get the address. */
 static void announce_hole(const struct vgpu_block *b, uint64_t stream)
 {
 	struct pool *pool = &pools[b->device];
 	pthread_mutex_lock(&pool->lock);
-	pool->hole[pool->next_hole++ % HOLES] = (struct hole){ b->p, b->bytes, stream, false };
+	pool->hole[pool->next_hole++ % HOLES] = (struct hole){b->p, b->bytes, stream, false};
 	pthread_mutex_unlock(&pool->lock);
 }
 
@@ -260,12 +260,13 @@ static bool keeps_all(CUdevice device)
 {
 	cuuint64_t threshold = 0, reserved = 0;
 	return read_reserved(device, &reserved) &&
-	       real_cuMemPoolGetAttribute(handle_of(device), CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold) == CUDA_SUCCESS &&
+	       real_cuMemPoolGetAttribute(handle_of(device), CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold) ==
+	               CUDA_SUCCESS &&
 	       threshold >= reserved;
 }
 
-/* Takes a hole for a call that goes on without a step. Only a lone call may: a block of one that is under way could land
- * in the hole. Those that begin later reserve for both. */
+/* Takes a hole for a call that goes on without a step. Only a lone call may: a block of one that is under way could
+ * land in the hole. Those that begin later reserve for both. */
 static bool hold_hole(CUdevice device, uint64_t bytes, uint64_t stream, uint64_t step)
 {
 	struct pool *pool = &pools[device];
@@ -285,7 +286,7 @@ static bool hold_hole(CUdevice device, uint64_t bytes, uint64_t stream, uint64_t
 	return found;
 }
 
-/* ---- which stream, which device ------------------------------------------------------------------------------------------- */
+/* ---- which stream, which device ---------------------------------------------------------------------------------- */
 
 struct order {
 	CUstream stream; /* with the meaning of NULL made explicit */
@@ -315,7 +316,7 @@ static CUresult device_by_context(CUstream stream, CUdevice *device)
 
 static CUresult order_of(CUstream stream, bool per_thread, struct order *o)
 {
-	*o = (struct order){ .stream = stream == NULL && per_thread ? CU_STREAM_PER_THREAD : stream };
+	*o = (struct order){.stream = stream == NULL && per_thread ? CU_STREAM_PER_THREAD : stream};
 	CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
 	CUresult error = CUDA_SUCCESS;
 	if (is_handle(stream)) {
@@ -327,15 +328,15 @@ static CUresult order_of(CUstream stream, bool per_thread, struct order *o)
 	}
 	if (error != CUDA_SUCCESS)
 		return error;
-	o->capturing = real_cuStreamIsCapturing(o->stream, &status) == CUDA_SUCCESS &&
-	               status != CU_STREAM_CAPTURE_STATUS_NONE;
+	o->capturing =
+	        real_cuStreamIsCapturing(o->stream, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
 	unsigned long long id = 0;
 	if (real_cuStreamGetId(o->stream, &id) == CUDA_SUCCESS)
 		o->id = id + 1;
 	return CUDA_SUCCESS;
 }
 
-/* ---- allocation ------------------------------------------------------------------------------------------------------------- */
+/* ---- allocation -------------------------------------------------------------------------------------------------- */
 
 /* Notes a call and its thread; false if memory may have left the pool since some hole was noted. */
 static bool begin_call(struct pool *pool, uint64_t bytes, uint64_t *own, uint64_t *step)
@@ -363,7 +364,7 @@ static CUresult reserve_step(CUdevice device, uint64_t bytes, uint64_t stream, u
 		return CUDA_SUCCESS;
 	}
 	return trim(device, 0) == CUDA_SUCCESS && vgpu_pool_reconcile(device) ? vgpu_reserve(device, *step)
-	                                                                       : CUDA_ERROR_OUT_OF_MEMORY;
+	                                                                      : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 static CUresult begin(CUdevice device, uint64_t bytes, uint64_t stream, uint64_t *step, bool *held)
@@ -436,7 +437,7 @@ static CUresult allocate(alloc_function *driver, CUdeviceptr *out, size_t bytes,
 	struct folded f = fold(o.device, step, true, held);
 	if (error != CUDA_SUCCESS)
 		return error;
-	struct vgpu_block b = { .p = p, .bytes = bytes, .device = o.device, .kind = VGPU_ASYNC };
+	struct vgpu_block b = {.p = p, .bytes = bytes, .device = o.device, .kind = VGPU_ASYNC};
 	if (f.excess != 0)
 		return undo(&o, p, step + f.excess);
 	if (vgpu_block_add(&b, 0) < 0)
@@ -485,7 +486,7 @@ CUresult hook_cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, C
 	return allocate(real_cuMemAllocFromPoolAsync_ptsz, dptr, bytesize, pool, hStream, true);
 }
 
-/* ---- free and trim ----------------------------------------------------------------------------------------------------------- */
+/* ---- free and trim ----------------------------------------------------------------------------------------------- */
 
 typedef CUresult free_function(CUdeviceptr, CUstream);
 
@@ -538,7 +539,7 @@ CUresult hook_cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep)
 void vgpu_pool_forked(void)
 {
 	for (CUdevice d = 0; d < VGPU_ORDINALS; d++) {
-		pools[d] = (struct pool){ .step = VGPU_POOL_GRANULE };
+		pools[d] = (struct pool){.step = VGPU_POOL_GRANULE};
 		pthread_mutex_init(&pools[d].lock, NULL);
 	}
 }

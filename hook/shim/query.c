@@ -1,8 +1,8 @@
 /* query.c: what a program is told about memory: cuMemGetInfo*, cuDeviceTotalMem*.
  *
- * The driver is asked first, with outputs missing where the caller leaves them out, so that its own error comes back and
- * outputs stay untouched; then its numbers are replaced by the view of the share: total = min(limit, card), used <= total,
- * free = min(limit - used, free on the card).
+ * The driver is asked first, with outputs missing where the caller leaves them out, so that its own error comes back
+ * and outputs stay untouched; then its numbers are replaced by the view of the share: total = min(limit, card), used <=
+ * total, free = min(limit - used, free on the card).
  */
 #include "hooks.h"
 #include "memory.h"

@@ -1,10 +1,10 @@
 /* vmm.c: physical memory of the virtual-memory calls: cuMemCreate, cuMemRelease, cuMemRetainAllocationHandle, cuMemMap,
  * cuMemUnmap.
  *
- * The driver frees an allocation when its last handle has been released *and* its last mapping is gone, so an *allocation*
- * here counts both, and its charge goes back when the sum is zero. A call adds its reference before the driver is asked
- * and takes one away after it has answered, so that no thread can end an allocation under another's call.
- * Memory located on the host costs nothing here. Handles this table does not know go to the driver as they are.
+ * The driver frees an allocation when its last handle has been released *and* its last mapping is gone, so an
+ * *allocation* here counts both, and its charge goes back when the sum is zero. A call adds its reference before the
+ * driver is asked and takes one away after it has answered, so that no thread can end an allocation under another's
+ * call. Memory located on the host costs nothing here. Handles this table does not know go to the driver as they are.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -90,7 +90,7 @@ static struct node *add_handle(CUmemGenericAllocationHandle handle, struct alloc
 	if (n == NULL) {
 		n = spare;
 		spare = NULL;
-		*n = (struct node){ .key = handle, .allocation = a };
+		*n = (struct node){.key = handle, .allocation = a};
 		insert(handles, n);
 	}
 	n->count++;
@@ -109,11 +109,12 @@ static void remove_handle(struct node *gone)
 	free(gone);
 }
 
-/* ---- creation ------------------------------------------------------------------------------------------------------------ */
+/* ---- creation ---------------------------------------------------------------------------------------------------- */
 
 static bool on_host(const CUmemAllocationProp *prop)
 {
-	return prop->location.type == CU_MEM_LOCATION_TYPE_HOST || prop->location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA ||
+	return prop->location.type == CU_MEM_LOCATION_TYPE_HOST ||
+	       prop->location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA ||
 	       prop->location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT;
 }
 
@@ -127,7 +128,8 @@ static CUresult create(CUmemGenericAllocationHandle *handle, size_t size, const 
 		free(n);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
-	*a = (struct allocation){ .device = prop->location.id, .bytes = vgpu_round_up(size, VGPU_GRANULE), .references = 1 };
+	*a = (struct allocation){
+	        .device = prop->location.id, .bytes = vgpu_round_up(size, VGPU_GRANULE), .references = 1};
 	CUmemGenericAllocationHandle h = 0;
 	CUresult error = vgpu_reserve_or_reclaim(a->device, a->bytes);
 	if (error == CUDA_SUCCESS) {
@@ -159,10 +161,10 @@ CUresult hook_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, con
 	return create(handle, size, prop, flags);
 }
 
-/* ---- handles -------------------------------------------------------------------------------------------------------------- */
+/* ---- handles ----------------------------------------------------------------------------------------------------- */
 
-/* The last release leaves its node in place until the driver has answered, with a count of 0: a mapping made at the same
- * time finds the allocation by it, and a new allocation that is given the same handle gets a node of its own. */
+/* The last release leaves its node in place until the driver has answered, with a count of 0: a mapping made at the
+ * same time finds the allocation by it, and a new allocation that is given the same handle gets a node of its own. */
 CUresult hook_cuMemRelease(CUmemGenericAllocationHandle handle)
 {
 	if (vgpu_mode() == VGPU_FREE)
@@ -224,7 +226,7 @@ CUresult hook_cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, 
 	return error;
 }
 
-/* ---- mappings ------------------------------------------------------------------------------------------------------------- */
+/* ---- mappings ---------------------------------------------------------------------------------------------------- */
 
 CUresult hook_cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
                        unsigned long long flags)
@@ -245,7 +247,7 @@ CUresult hook_cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGeneric
 		free(mapping);
 		drop(a);
 	} else if (a != NULL) {
-		*mapping = (struct node){ .key = ptr, .size = size, .allocation = a };
+		*mapping = (struct node){.key = ptr, .size = size, .allocation = a};
 		pthread_mutex_lock(&lock);
 		insert(mappings, mapping);
 		pthread_mutex_unlock(&lock);

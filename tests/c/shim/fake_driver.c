@@ -1,5 +1,6 @@
-/* fake_driver.c: see fake_driver.h. Plain memory: small blocks are packed into 2 MiB granules, large ones take whole ones.
- * Pool: 32 MiB chunks of 1 MiB units, first fit from a random place, frees wait for the stream. VMM: handles and mappings.
+/* fake_driver.c: see fake_driver.h. Plain memory: small blocks are packed into 2 MiB granules, large ones take whole
+ * ones. Pool: 32 MiB chunks of 1 MiB units, first fit from a random place, frees wait for the stream. VMM: handles and
+ * mappings.
  */
 #include "fake_driver.h"
 
@@ -7,13 +8,13 @@
 #include <sched.h>
 #include <string.h>
 
-#define GRANULES 4096
-#define PAGE UINT64_C(4096)
-#define PAGES 512
-#define BASE UINT64_C(0x7f0000000000)
+#define GRANULES  4096
+#define PAGE      UINT64_C(4096)
+#define PAGES     512
+#define BASE      UINT64_C(0x7f0000000000)
 #define POOL_BASE UINT64_C(0x7e0000000000)
-#define CHUNKS 256
-#define UNITS 32 /* of 1 MiB in a chunk */
+#define CHUNKS    256
+#define UNITS     32 /* of 1 MiB in a chunk */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static uint64_t limit, charged, physical, worst, peak, over_refunds, keep, pitch_unit = 512;
@@ -43,7 +44,7 @@ static void leave(void)
 		sched_yield();
 }
 
-/* ---- the ledger ----------------------------------------------------------------------------------------------------------- */
+/* ---- the ledger -------------------------------------------------------------------------------------------------- */
 
 enum vgpu_mode vgpu_mode(void)
 {
@@ -112,11 +113,11 @@ CUdevice vgpu_current_device(CUresult *error)
 	return 0;
 }
 
-/* ---- plain memory ---------------------------------------------------------------------------------------------------------- */
+/* ---- plain memory ------------------------------------------------------------------------------------------------ */
 
 static struct {
-	uint16_t used;        /* pages, of a granule with small blocks */
-	uint16_t large;       /* granules of the large block that begins here */
+	uint16_t used; /* pages, of a granule with small blocks */
+	uint16_t large; /* granules of the large block that begins here */
 	bool taken;
 	uint16_t page[PAGES]; /* pages of the block that begins here; UINT16_MAX inside one */
 } granule[GRANULES];
@@ -195,7 +196,7 @@ static CUresult free_plain(CUdeviceptr p)
 	return CUDA_SUCCESS;
 }
 
-/* ---- the pool ---------------------------------------------------------------------------------------------------------------- */
+/* ---- the pool ---------------------------------------------------------------------------------------------------- */
 
 enum { UNIT_FREE, UNIT_USED, UNIT_PENDING };
 static struct {
@@ -217,10 +218,13 @@ static int run_of(unsigned n, unsigned stream, bool fresh)
 	unsigned begin = (unsigned)rand() % (CHUNKS * UNITS), run = 0;
 	for (unsigned k = 0; k < 2 * CHUNKS * UNITS; k++) {
 		unsigned i = (begin + k) % (CHUNKS * UNITS);
-		bool usable = fresh ? !reserved[i / UNITS]
-		                    : reserved[i / UNITS] && (unit[i].state == UNIT_FREE ||
-		                                              (unit[i].state == UNIT_PENDING && unit[i].stream == stream));
-		run = i == 0 || !usable || (fresh && run == 0 && i % UNITS != 0) ? (usable && (!fresh || i % UNITS == 0)) : run + 1;
+		bool usable =
+		        fresh ? !reserved[i / UNITS]
+			      : reserved[i / UNITS] && (unit[i].state == UNIT_FREE ||
+			                                (unit[i].state == UNIT_PENDING && unit[i].stream == stream));
+		run = i == 0 || !usable || (fresh && run == 0 && i % UNITS != 0)
+		              ? (usable && (!fresh || i % UNITS == 0))
+		              : run + 1;
 		if (run == n)
 			return (int)(i + 1 - n);
 	}
@@ -280,7 +284,7 @@ void fake_sync(void)
 	leave();
 }
 
-/* ---- virtual memory ------------------------------------------------------------------------------------------------------------ */
+/* ---- virtual memory ---------------------------------------------------------------------------------------------- */
 
 #define HANDLES 256
 static struct {
@@ -301,7 +305,7 @@ static void object_maybe_free(unsigned i)
 	}
 }
 
-/* ---- entry points ----------------------------------------------------------------------------------------------------------------- */
+/* ---- entry points ------------------------------------------------------------------------------------------------ */
 
 static const char *failing;
 static CUresult failing_with;
@@ -532,10 +536,44 @@ static CUresult fake_stream_id(CUstream stream, unsigned long long *id)
 	return CUDA_SUCCESS;
 }
 
+static bool busy;
+
 static CUresult fake_stream_query(CUstream stream)
 {
 	(void)stream;
+	return busy ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+}
+
+static CUresult fake_stream_context(CUstream stream, CUcontext *context)
+{
+	(void)stream;
+	return fake_cuCtxGetCurrent(context);
+}
+
+static CUresult fake_push(CUcontext context)
+{
+	(void)context;
 	return CUDA_SUCCESS;
+}
+
+static CUresult fake_event_create(CUevent *event, unsigned int flags)
+{
+	(void)flags;
+	*event = (CUevent)(uintptr_t)0x4000;
+	return CUDA_SUCCESS;
+}
+
+static CUresult fake_event_record(CUevent event, CUstream stream)
+{
+	(void)event;
+	(void)stream;
+	return CUDA_SUCCESS;
+}
+
+static CUresult fake_event(CUevent event)
+{
+	(void)event;
+	return busy ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
 
 void *vgpu_real[VGPU_REALS];
@@ -568,12 +606,19 @@ void *vgpu_real_fn(unsigned index)
 		CASE(cuStreamGetDevice, fake_stream_device);
 		CASE(cuStreamGetId, fake_stream_id);
 		CASE(cuStreamQuery, fake_stream_query);
+		CASE(cuStreamGetCtx, fake_stream_context);
+		CASE(cuCtxPushCurrent_v2, fake_push);
+		CASE(cuCtxPopCurrent_v2, fake_cuCtxGetCurrent);
+		CASE(cuEventCreate, fake_event_create);
+		CASE(cuEventRecord, fake_event_record);
+		CASE(cuEventQuery, fake_event);
+		CASE(cuEventDestroy_v2, fake_event);
 	default:
 		return NULL;
 	}
 }
 
-/* ---- what tests ask --------------------------------------------------------------------------------------------------------------- */
+/* ---- what tests ask ---------------------------------------------------------------------------------------------- */
 
 void fake_reset(uint64_t new_limit)
 {
@@ -622,6 +667,11 @@ void fake_keep(uint64_t bytes)
 void fake_pitch(uint64_t unit)
 {
 	pitch_unit = unit;
+}
+
+void fake_busy(bool is)
+{
+	busy = is;
 }
 
 void fake_fail_next(const char *call, CUresult error)

@@ -1,6 +1,6 @@
-/* shim_test.h: what the tests of charging share: a program under libvgpu.so on the simulated driver, the machine file as
- * the witness of what is really held, and children that start together.
- * A parent that forks must not call the driver before: a context does not survive a fork.
+/* shim_test.h: what the tests of charging share: a program under libvgpu.so on the simulated driver, the machine file
+ * as the witness of what is really held, and children that start together. A parent that forks must not call the driver
+ * before: a context does not survive a fork.
  */
 #ifndef PARTAGE_TESTS_SHIM_TEST_H
 #define PARTAGE_TESTS_SHIM_TEST_H
@@ -18,9 +18,9 @@
 #include "check.h"
 #include "machine.h"
 
-#define MIB (UINT64_C(1) << 20)
-#define GIB (UINT64_C(1) << 30)
-#define GRANULE (2 * MIB)
+#define MIB          (UINT64_C(1) << 20)
+#define GIB          (UINT64_C(1) << 30)
+#define GRANULE      (2 * MIB)
 #define POOL_GRANULE (32 * MIB)
 
 /* cuda.h is compiled with its internal versions here, so the plain names are the old ones. */
@@ -112,7 +112,7 @@ static inline uint64_t used(void)
 /* How often this process has called an entry point of the driver. */
 uint64_t partage_sim_calls(const char *name);
 
-/* ---- children that start together ---------------------------------------------------------------------------------------- */
+/* ---- children that start together -------------------------------------------------------------------------------- */
 
 struct crew {
 	int gate[2]; /* closed by the parent: go */

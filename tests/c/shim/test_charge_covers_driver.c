@@ -1,14 +1,13 @@
-/* K02, D18, C012, C007: threads race every kind of allocation through the shim's own files over a driver that hands addresses
- * out again at once. At every change of either side what is charged is at least what the driver holds; nothing passes the
- * limit; and when all is freed nothing is charged.
- * Arguments: threads, rounds per thread.
+/* K02, D18, C012, C007: threads race every kind of allocation through the shim's own files over a driver that hands
+ * addresses out again at once. At every change of either side what is charged is at least what the driver holds;
+ * nothing passes the limit; and when all is freed nothing is charged. Arguments: threads, rounds per thread.
  */
 #include "fake_driver.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
 
-#define LIVE 24
+#define LIVE  24
 #define LIMIT (700 * MIB)
 
 static unsigned rounds = 20000;
@@ -37,7 +36,7 @@ static uint64_t random_size(unsigned *seed)
 
 static void create_and_map(struct live *l, uint64_t bytes, CUdeviceptr at)
 {
-	CUmemAllocationProp prop = { .type = CU_MEM_ALLOCATION_TYPE_PINNED };
+	CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED};
 	prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
 	bytes = vgpu_round_up(bytes, VGPU_GRANULE);
 	if (hook_cuMemCreate(&l->handle, bytes, &prop, 0) != CUDA_SUCCESS)
@@ -47,7 +46,8 @@ static void create_and_map(struct live *l, uint64_t bytes, CUdeviceptr at)
 		l->bytes = bytes;
 		CHECK(hook_cuMemRelease(l->handle) == CUDA_SUCCESS, "release of a mapped handle");
 		CUmemGenericAllocationHandle again;
-		CHECK(hook_cuMemRetainAllocationHandle(&again, (void *)(uintptr_t)(at + bytes / 2)) == CUDA_SUCCESS, "retain");
+		CHECK(hook_cuMemRetainAllocationHandle(&again, (void *)(uintptr_t)(at + bytes / 2)) == CUDA_SUCCESS,
+		      "retain");
 		l->handle = again;
 	}
 }
@@ -56,7 +56,7 @@ static void allocate(struct live *l, unsigned *seed, CUstream stream, CUdevicept
 {
 	uint64_t bytes = random_size(seed);
 	size_t pitch;
-	*l = (struct live){ 0 };
+	*l = (struct live){0};
 	switch (rand_r(seed) % 6) {
 	case 0:
 		hook_cuMemAllocManaged(&l->p, bytes, CU_MEM_ATTACH_GLOBAL);
@@ -86,7 +86,7 @@ static void release(struct live *l, unsigned *seed, CUstream stream)
 		CHECK(hook_cuMemFree_v2(l->p) == CUDA_SUCCESS, "free");
 	else if (l->p != 0)
 		CHECK(hook_cuMemFreeAsync(l->p, stream) == CUDA_SUCCESS, "free in stream order");
-	*l = (struct live){ 0 };
+	*l = (struct live){0};
 }
 
 static void *worker(void *argument)
@@ -94,7 +94,7 @@ static void *worker(void *argument)
 	uintptr_t id = (uintptr_t)argument;
 	unsigned seed = (unsigned)id * 7919;
 	CUstream stream = (CUstream)(id % 3 + 16);
-	struct live live[LIVE] = { 0 };
+	struct live live[LIVE] = {0};
 	for (unsigned i = 0; i < rounds; i++) {
 		struct live *l = &live[(unsigned)rand_r(&seed) % LIVE];
 		CUcontext context;
@@ -128,7 +128,8 @@ static void race(unsigned threads)
 	      (unsigned long)fake_worst());
 	CHECK(fake_peak() <= LIMIT, "%u threads: %lu bytes held of %lu", threads, (unsigned long)fake_peak(),
 	      (unsigned long)LIMIT);
-	CHECK(fake_peak() > LIMIT / 2, "%u threads: only %lu bytes were ever held", threads, (unsigned long)fake_peak());
+	CHECK(fake_peak() > LIMIT / 2, "%u threads: only %lu bytes were ever held", threads,
+	      (unsigned long)fake_peak());
 	CHECK(fake_over_refunds() == 0, "%lu bytes given back too much", (unsigned long)fake_over_refunds());
 	CHECK(fake_physical() == 0, "%lu bytes left in the driver", (unsigned long)fake_physical());
 	CHECK(fake_charged() == 0, "%u threads: %lu bytes left charged", threads, (unsigned long)fake_charged());

@@ -1,5 +1,5 @@
-/* C011, C007, D3b: a driver call that fails leaves nothing charged and nothing held, whichever of the calls fails; a pitched
- * block is charged by the row the driver chose; a refusal reaches the driver with no allocation call.
+/* C011, C007, D3b: a driver call that fails leaves nothing charged and nothing held, whichever of the calls fails; a
+ * pitched block is charged by the row the driver chose; a refusal reaches the driver with no allocation call.
  */
 #include "fake_driver.h"
 
@@ -17,7 +17,7 @@ static void failing_calls(void)
 	CUdeviceptr p = 1;
 	CUmemGenericAllocationHandle h;
 	CUcontext context;
-	CUmemAllocationProp prop = { .type = CU_MEM_ALLOCATION_TYPE_PINNED };
+	CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED};
 	prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
 	fake_fail_next("cuMemAlloc_v2", CUDA_ERROR_LAUNCH_FAILED);
 	CHECK(hook_cuMemAlloc_v2(&p, 5 * MIB) == CUDA_ERROR_LAUNCH_FAILED, "the driver's own error");
@@ -33,7 +33,8 @@ static void failing_calls(void)
 	CHECK(hook_cuDevicePrimaryCtxRetain(&context, 0) == CUDA_ERROR_LAUNCH_FAILED, "the driver's own error");
 	expect_empty("cuDevicePrimaryCtxRetain fails");
 	fake_fail_next("cuMemPoolGetAttribute", CUDA_ERROR_LAUNCH_FAILED);
-	CHECK(hook_cuMemAllocAsync(&p, 5 * MIB, (CUstream)16) == CUDA_SUCCESS, "a failing query is no failing allocation");
+	CHECK(hook_cuMemAllocAsync(&p, 5 * MIB, (CUstream)16) == CUDA_SUCCESS,
+	      "a failing query is no failing allocation");
 	CHECK(fake_charged() >= fake_physical(), "charged %lu, held %lu", (unsigned long)fake_charged(),
 	      (unsigned long)fake_physical());
 	CHECK(hook_cuMemFreeAsync(p, (CUstream)16) == CUDA_SUCCESS, "free");
@@ -45,7 +46,7 @@ static void failing_frees(void)
 {
 	CUdeviceptr p;
 	CUmemGenericAllocationHandle h;
-	CUmemAllocationProp prop = { .type = CU_MEM_ALLOCATION_TYPE_PINNED };
+	CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED};
 	prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
 	CHECK(hook_cuMemAlloc_v2(&p, 4096) == CUDA_SUCCESS, "alloc");
 	fake_fail_next("cuMemFree_v2", CUDA_ERROR_LAUNCH_FAILED);
@@ -95,6 +96,22 @@ static void reuse_at_the_limit(void)
 	expect_empty("reuse");
 }
 
+/* Ordinary memory freed in stream order stays charged until the stream has come that far. */
+static void deferred(void)
+{
+	CUdeviceptr p, q;
+	fake_reset(100 * MIB);
+	CHECK(hook_cuMemAlloc_v2(&p, 60 * MIB) == CUDA_SUCCESS, "alloc");
+	fake_busy(true);
+	CHECK(hook_cuMemFreeAsync(p, (CUstream)16) == CUDA_SUCCESS, "free in stream order");
+	CHECK(fake_charged() == 60 * MIB, "the stream has not run: charged %lu", (unsigned long)fake_charged());
+	CHECK(hook_cuMemAlloc_v2(&q, 60 * MIB) == CUDA_ERROR_OUT_OF_MEMORY, "it is still held");
+	fake_busy(false);
+	CHECK(hook_cuMemAlloc_v2(&q, 60 * MIB) == CUDA_SUCCESS, "the stream has run");
+	CHECK(hook_cuMemFree_v2(q) == CUDA_SUCCESS, "free");
+	expect_empty("deferred");
+}
+
 int main(void)
 {
 	fake_reset(1024 * MIB);
@@ -102,5 +119,6 @@ int main(void)
 	failing_frees();
 	rows();
 	reuse_at_the_limit();
+	deferred();
 	return 0;
 }

@@ -1,7 +1,7 @@
-/* C012, D8b, D27: contexts. One estimate is charged while this process refers to a primary context, however often and from
- * however many threads; none after a failed retain; created contexts are charged each; what lay in a context goes with
- * it; the container's first context is never refused, a further one that does not fit is.
- * The machine's contexts take 506 MiB each, and PARTAGE_CONTEXT_MEMORY says so.
+/* C012, D8b, D27: contexts. One estimate is charged while this process refers to a primary context, however often and
+ * from however many threads; none after a failed retain; created contexts are charged each; what lay in a context goes
+ * with it; the container's first context is never refused, a further one that does not fit is. The machine's contexts
+ * take 506 MiB each, and PARTAGE_CONTEXT_MEMORY says so.
  */
 #include <pthread.h>
 

@@ -1,6 +1,6 @@
-/* D3c, D13, C034: the same byte over the limit is refused by every door to the driver (linked, dlsym, cuGetProcAddress with
- * and without per-thread streams, through itself), for every entry point that allocates, with CUDA_ERROR_OUT_OF_MEMORY and
- * no other code, and after a free the same call succeeds.
+/* D3c, D13, C034: the same byte over the limit is refused by every door to the driver (linked, dlsym, cuGetProcAddress
+ * with and without per-thread streams, through itself), for every entry point that allocates, with
+ * CUDA_ERROR_OUT_OF_MEMORY and no other code, and after a free the same call succeeds.
  */
 #include "shim_test.h"
 
@@ -61,21 +61,23 @@ static void refused_then_granted(const char *door, void *(*find)(const char *, c
 	size_t pitch, size = GRANULE + 1;
 	CUmemoryPool pool;
 	CUmemGenericAllocationHandle h;
-	CUmemAllocationProp prop = { .type = CU_MEM_ALLOCATION_TYPE_PINNED };
+	CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED};
 	prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-	CUresult (*alloc)(CUdeviceptr *, size_t) = (CUresult(*)(CUdeviceptr *, size_t))find("cuMemAlloc_v2", "cuMemAlloc", 3020);
+	CUresult (*alloc)(CUdeviceptr *, size_t) =
+	        (CUresult (*)(CUdeviceptr *, size_t))find("cuMemAlloc_v2", "cuMemAlloc", 3020);
 	CUresult (*managed)(CUdeviceptr *, size_t, unsigned) =
-		(CUresult(*)(CUdeviceptr *, size_t, unsigned))find("cuMemAllocManaged", "cuMemAllocManaged", 6000);
-	CUresult (*pitched)(CUdeviceptr *, size_t *, size_t, size_t, unsigned) = (CUresult(*)(
-		CUdeviceptr *, size_t *, size_t, size_t, unsigned))find("cuMemAllocPitch_v2", "cuMemAllocPitch", 3020);
+	        (CUresult (*)(CUdeviceptr *, size_t, unsigned))find("cuMemAllocManaged", "cuMemAllocManaged", 6000);
+	CUresult (*pitched)(CUdeviceptr *, size_t *, size_t, size_t, unsigned) =
+	        (CUresult (*)(CUdeviceptr *, size_t *, size_t, size_t, unsigned))find("cuMemAllocPitch_v2",
+		                                                                      "cuMemAllocPitch", 3020);
 	CUresult (*async)(CUdeviceptr *, size_t, CUstream) =
-		(CUresult(*)(CUdeviceptr *, size_t, CUstream))find("cuMemAllocAsync", "cuMemAllocAsync", 11020);
+	        (CUresult (*)(CUdeviceptr *, size_t, CUstream))find("cuMemAllocAsync", "cuMemAllocAsync", 11020);
 	CUresult (*from_pool)(CUdeviceptr *, size_t, CUmemoryPool, CUstream) =
-		(CUresult(*)(CUdeviceptr *, size_t, CUmemoryPool, CUstream))find("cuMemAllocFromPoolAsync",
-	                                                                                  "cuMemAllocFromPoolAsync", 11020);
+	        (CUresult (*)(CUdeviceptr *, size_t, CUmemoryPool, CUstream))find("cuMemAllocFromPoolAsync",
+		                                                                  "cuMemAllocFromPoolAsync", 11020);
 	CUresult (*create)(CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, unsigned long long) =
-		(CUresult(*)(CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *,
-	                     unsigned long long))find("cuMemCreate", "cuMemCreate", 10020);
+	        (CUresult (*)(CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *,
+		              unsigned long long))find("cuMemCreate", "cuMemCreate", 10020);
 	NOTE("door: %s", door);
 	CHECK(alloc && managed && pitched && async && from_pool && create, "%s: an entry point is missing", door);
 	uint64_t before = allocation_calls();
@@ -89,7 +91,7 @@ static void refused_then_granted(const char *door, void *(*find)(const char *, c
 	CHECK(p == 1, "%s: a refusal wrote an address", door);
 	CHECK(allocation_calls() == before, "%s: a refused allocation reached the driver", door);
 	OK(alloc(&p, GRANULE));
-	IS(alloc(&(CUdeviceptr){ 0 }, 1), CUDA_ERROR_OUT_OF_MEMORY);
+	IS(alloc(&(CUdeviceptr){0}, 1), CUDA_ERROR_OUT_OF_MEMORY);
 	OK(cuMemFree_v2(p));
 	OK(managed(&p, GRANULE, CU_MEM_ATTACH_GLOBAL));
 	OK(cuMemFree_v2(p));

@@ -1,5 +1,6 @@
-/* D23, K03: a child that was forked after its parent allocated begins with nothing of its own: what the parent holds stays
- * charged once, the child's frees of the parent's addresses are the driver's business, and its end gives back its own.
+/* D23, K03: a child that was forked after its parent allocated begins with nothing of its own: what the parent holds
+ * stays charged once, the child's frees of the parent's addresses are the driver's business, and its end gives back its
+ * own.
  */
 #include "shim_test.h"
 
@@ -31,7 +32,8 @@ int main(void)
 		pid_t pid = fork();
 		if (pid == 0)
 			child(p);
-		CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0, "child: 0x%x", status);
+		CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0, "child: 0x%x",
+		      status);
 		CUdeviceptr rest; /* all but the parent's can be had: a dead child is reclaimed before a refusal */
 		OK(cuMemAlloc_v2(&rest, 4 * GIB - 100 * MIB));
 		OK(cuMemFree_v2(rest));

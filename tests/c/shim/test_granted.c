@@ -1,6 +1,6 @@
-/* D4, D28, C013, C023: a policy that grants devices by UUID. Others do not exist, on either side; the order is the policy's;
- * NVML before CUDA, CUDA_VISIBLE_DEVICES and another process change nothing about which device is charged. Every scene
- * runs in a process of its own on a machine of two devices.
+/* D4, D28, C013, C023: a policy that grants devices by UUID. Others do not exist, on either side; the order is the
+ * policy's; NVML before CUDA, CUDA_VISIBLE_DEVICES and another process change nothing about which device is charged.
+ * Every scene runs in a process of its own on a machine of two devices.
  */
 #include <nvml.h>
 #include <stddef.h>
@@ -17,7 +17,8 @@ static void scene(const char *name, void (*body)(void))
 		body();
 		_exit(0);
 	}
-	CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0, "%s: status 0x%x", name, status);
+	CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0, "%s: status 0x%x", name,
+	      status);
 }
 
 static uint32_t crc32c(const unsigned char *p, size_t n)
@@ -34,7 +35,7 @@ static uint32_t crc32c(const unsigned char *p, size_t n)
 /* A hand-over directory that grants the named devices, in this order, with limits of 1 GiB, 2 GiB ... */
 static void grant(const char *name, const int *device, unsigned count)
 {
-	struct ptg_policy policy = { .magic = PTG_POLICY_MAGIC, .layout = PTG_POLICY_LAYOUT, .size = sizeof(policy) };
+	struct ptg_policy policy = {.magic = PTG_POLICY_MAGIC, .layout = PTG_POLICY_LAYOUT, .size = sizeof(policy)};
 	char path[512];
 	policy.seq = 2;
 	policy.generation = 1;
@@ -50,7 +51,8 @@ static void grant(const char *name, const int *device, unsigned count)
 		policy.device[i].weight = 100;
 		policy.device[i].context = model->context;
 	}
-	policy.crc32c = crc32c((unsigned char *)&policy.generation, sizeof(policy) - offsetof(struct ptg_policy, generation));
+	policy.crc32c =
+	        crc32c((unsigned char *)&policy.generation, sizeof(policy) - offsetof(struct ptg_policy, generation));
 	snprintf(path, sizeof(path), "%s/%s", getenv("TEST_SCRATCH"), name);
 	CHECK(mkdir(path, 0700) == 0, "mkdir %s", path);
 	setenv("PARTAGE_DIR", path, 1);
@@ -75,8 +77,8 @@ static void cuda_is(int ordinal, int device)
 	OK(cuDeviceGet(&d, ordinal));
 	OK(cuDeviceGetUuid_v2(&uuid, d));
 	for (int i = 0, at = 4; i < 16; i++)
-		at += snprintf(text + at, sizeof(text) - (size_t)at, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "",
-		               (unsigned char)uuid.bytes[i]);
+		at += snprintf(text + at, sizeof(text) - (size_t)at, "%s%02x",
+		               i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", (unsigned char)uuid.bytes[i]);
 	is_uuid(text, device);
 }
 
@@ -85,7 +87,8 @@ static nvmlDevice_t nvml_is(unsigned index, int device)
 	nvmlDevice_t d;
 	char text[96];
 	unsigned back = 99;
-	CHECK(nvmlInit_v2() == NVML_SUCCESS && nvmlDeviceGetHandleByIndex_v2(index, &d) == NVML_SUCCESS, "index %u", index);
+	CHECK(nvmlInit_v2() == NVML_SUCCESS && nvmlDeviceGetHandleByIndex_v2(index, &d) == NVML_SUCCESS, "index %u",
+	      index);
 	CHECK(nvmlDeviceGetUUID(d, text, sizeof(text)) == NVML_SUCCESS, "uuid");
 	is_uuid(text, device);
 	CHECK(nvmlDeviceGetIndex(d, &back) == NVML_SUCCESS && back == index, "index %u reads back as %u", index, back);
@@ -112,7 +115,7 @@ static void only_second(void)
 	CHECK(total == GIB, "total %zu", total);
 	IS(cuDevicePrimaryCtxRetain(&context, 1 - d), CUDA_ERROR_INVALID_DEVICE);
 	IS(cuCtxCreate_v2(&context, 0, 1 - d), CUDA_ERROR_INVALID_DEVICE);
-	CUmemAllocationProp prop = { .type = CU_MEM_ALLOCATION_TYPE_PINNED };
+	CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED};
 	CUmemGenericAllocationHandle h;
 	prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
 	prop.location.id = 1 - d;
@@ -144,7 +147,7 @@ static void nvml_first(void)
 	start(0);
 	cuda_is(0, 1);
 	OK(cuMemAlloc_v2(&p, GIB));
-	IS(cuMemAlloc_v2(&(CUdeviceptr){ 0 }, 1), CUDA_ERROR_OUT_OF_MEMORY);
+	IS(cuMemAlloc_v2(&(CUdeviceptr){0}, 1), CUDA_ERROR_OUT_OF_MEMORY);
 	CHECK(nvmlDeviceGetMemoryInfo(second, &memory) == NVML_SUCCESS && memory.used == GIB && memory.total == GIB,
 	      "used %llu of %llu", memory.used, memory.total);
 	CHECK(nvmlDeviceGetMemoryInfo(first, &memory) == NVML_SUCCESS && memory.used == 0 && memory.total == 2 * GIB,
@@ -160,8 +163,8 @@ static void model(void)
 		CUdeviceptr p;
 		uint64_t bytes;
 		int device;
-	} live[32] = { 0 };
-	uint64_t expected[2] = { 0 };
+	} live[32] = {0};
+	uint64_t expected[2] = {0};
 	unsigned seed = 3;
 	OK(cuInit(0));
 	for (int d = 0; d < 2; d++) {
@@ -179,8 +182,9 @@ static void model(void)
 			live[at].p = 0;
 		} else {
 			uint64_t bytes = GRANULE * (1 + (unsigned)rand_r(&seed) % 40);
-			CUresult error = rand_r(&seed) % 2 ? cuMemAlloc_v2(&live[at].p, bytes)
-			                                   : cuMemAllocManaged(&live[at].p, bytes, CU_MEM_ATTACH_GLOBAL);
+			CUresult error = rand_r(&seed) % 2
+			                         ? cuMemAlloc_v2(&live[at].p, bytes)
+			                         : cuMemAllocManaged(&live[at].p, bytes, CU_MEM_ATTACH_GLOBAL);
 			bool fits = expected[d] + bytes <= (uint64_t)(d + 1) * GIB;
 			CHECK((error == CUDA_SUCCESS) == fits, "step %d: error %d", i, (int)error);
 			live[at].bytes = bytes;
@@ -202,7 +206,7 @@ static void closed(void)
 	OK(cuInit(0));
 	IS(cuDevicePrimaryCtxRetain(&context, 0), CUDA_ERROR_OUT_OF_MEMORY);
 	IS(cuMemAlloc_v2(&p, 4096), CUDA_ERROR_INVALID_CONTEXT);
-	CUmemAllocationProp prop = { .type = CU_MEM_ALLOCATION_TYPE_PINNED };
+	CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED};
 	CUmemGenericAllocationHandle h;
 	prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
 	IS(cuMemCreate(&h, GRANULE, &prop, 0), CUDA_ERROR_OUT_OF_MEMORY);
@@ -217,7 +221,7 @@ static void touch(void)
 
 int main(void)
 {
-	const int second[] = { 1 }, swapped[] = { 1, 0 };
+	const int second[] = {1}, swapped[] = {1, 0};
 	unsetenv("CUDA_DEVICE_MEMORY_LIMIT");
 	scene("make the machine", touch);
 	grant("second", second, 1);

@@ -1,6 +1,6 @@
-/* C040, C041, D8b, D20: NVML and CUDA tell one story. Totals, used and free agree on every surface; the process lists hold
- * this container's processes and nobody else's, with what each has charged, adding up to what is used; a killed process is
- * gone from both at once.
+/* C040, C041, D8b, D20: NVML and CUDA tell one story. Totals, used and free agree on every surface; the process lists
+ * hold this container's processes and nobody else's, with what each has charged, adding up to what is used; a killed
+ * process is gone from both at once.
  */
 #include <nvml.h>
 #include <signal.h>
@@ -35,7 +35,7 @@ static uint64_t agree(nvmlDevice_t device)
 {
 	size_t f, t, total;
 	nvmlMemory_t v1;
-	nvmlMemory_v2_t v2 = { .version = nvmlMemory_v2 };
+	nvmlMemory_v2_t v2 = {.version = nvmlMemory_v2};
 	OK(cuMemGetInfo_v2(&f, &t));
 	OK(cuDeviceTotalMem_v2(&total, 0));
 	CHECK(nvmlDeviceGetMemoryInfo(device, &v1) == NVML_SUCCESS, "memory");
@@ -54,7 +54,8 @@ static void listed(nvmlDevice_t device, unsigned expected, pid_t other, uint64_t
 	nvmlProcessInfo_t v3[8];
 	unsigned int n = 0;
 	nvmlReturn_t asked = nvmlDeviceGetComputeRunningProcesses_v3(device, &n, NULL);
-	CHECK(asked == (expected ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS) && n == expected, "size: %d, %u", asked, n);
+	CHECK(asked == (expected ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS) && n == expected, "size: %d, %u", asked,
+	      n);
 	unsigned int n1 = 8, n2 = 8, n3 = 8, none = 8;
 	CHECK(nvmlDeviceGetComputeRunningProcesses(device, &n1, v1) == NVML_SUCCESS && n1 == expected, "v1: %u", n1);
 	CHECK(nvmlDeviceGetComputeRunningProcesses_v2(device, &n2, v2) == NVML_SUCCESS && n2 == expected, "v2: %u", n2);
@@ -72,7 +73,8 @@ static void listed(nvmlDevice_t device, unsigned expected, pid_t other, uint64_t
 	CHECK(sum == all, "the processes add up to %lu of %lu", (unsigned long)sum, (unsigned long)all);
 	if (expected > 1) {
 		n = 1;
-		CHECK(nvmlDeviceGetComputeRunningProcesses_v3(device, &n, v3) == NVML_ERROR_INSUFFICIENT_SIZE && n == expected,
+		CHECK(nvmlDeviceGetComputeRunningProcesses_v3(device, &n, v3) == NVML_ERROR_INSUFFICIENT_SIZE &&
+		              n == expected,
 		      "a short array");
 	}
 }

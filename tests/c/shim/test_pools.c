@@ -1,6 +1,6 @@
-/* D1, D8b, D15, C001, C002, C005: stream-ordered memory. A pool is charged by what it has reserved, in whole chunks; frees
- * cross between the flavours; thousands of rounds end where they began; pools of one's own, and allocations inside a
- * capture, are refused under a limit.
+/* D1, D8b, D15, C001, C002, C005: stream-ordered memory. A pool is charged by what it has reserved, in whole chunks;
+ * frees cross between the flavours; thousands of rounds end where they began; pools of one's own, and allocations
+ * inside a capture, are refused under a limit.
  */
 #include "shim_test.h"
 
@@ -27,7 +27,8 @@ static void kept_pool(void)
 	OK(cuMemFreeAsync(p, NULL));
 	OK(cuCtxSynchronize());
 	CHECK(used() == 64 * MIB, "the pool keeps 64 MiB, charged %lu", (unsigned long)used());
-	OK(cuMemAllocFromPoolAsync(&p, 3 * GIB, pool, NULL)); /* as large as the pool's unused part allows after a trim */
+	OK(cuMemAllocFromPoolAsync(&p, 3 * GIB, pool,
+	                           NULL)); /* as large as the pool's unused part allows after a trim */
 	OK(cuMemFreeAsync(p, NULL));
 	OK(cuCtxSynchronize());
 	CUdeviceptr plain;
@@ -60,7 +61,7 @@ static void cross_frees(void)
 
 static void rounds(void)
 {
-	CUdeviceptr live[16] = { 0 };
+	CUdeviceptr live[16] = {0};
 	CUmemoryPool pool;
 	unsigned seed = 1;
 	OK(cuDeviceGetDefaultMemPool(&pool, 0));
@@ -72,7 +73,8 @@ static void rounds(void)
 		if (i % 100 == 0)
 			OK(cuMemPoolTrimTo(pool, 0));
 		if (i % 10 == 0)
-			CHECK(used() >= held(0), "round %d: charged %lu, held %lu", i, (unsigned long)used(), (unsigned long)held(0));
+			CHECK(used() >= held(0), "round %d: charged %lu, held %lu", i, (unsigned long)used(),
+			      (unsigned long)held(0));
 	}
 	for (int i = 0; i < 16; i++)
 		if (live[i] != 0)
@@ -96,7 +98,7 @@ static void reuse(void)
 static void refused_kinds(void)
 {
 	CUmemoryPool pool;
-	CUmemPoolProps props = { .allocType = CU_MEM_ALLOCATION_TYPE_PINNED };
+	CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED};
 	props.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
 	IS(cuMemPoolCreate(&pool, &props), CUDA_ERROR_NOT_SUPPORTED);
 	CUdeviceptr p;
@@ -105,10 +107,10 @@ static void refused_kinds(void)
 	OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
 	if (cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS)
 		IS(cuMemAllocAsync(&p, 4096, stream), CUDA_ERROR_NOT_SUPPORTED);
-	CUgraphNodeParams node = { .type = CU_GRAPH_NODE_TYPE_MEM_ALLOC };
+	CUgraphNodeParams node = {.type = CU_GRAPH_NODE_TYPE_MEM_ALLOC};
 	CUgraphNode out;
 	IS(cuGraphAddNode_v2(&out, (CUgraph)&node, NULL, NULL, 0, &node), CUDA_ERROR_NOT_SUPPORTED);
-	CUDA_MEM_ALLOC_NODE_PARAMS params = { .bytesize = 4096 };
+	CUDA_MEM_ALLOC_NODE_PARAMS params = {.bytesize = 4096};
 	IS(cuGraphAddMemAllocNode(&out, (CUgraph)&node, NULL, 0, &params), CUDA_ERROR_NOT_SUPPORTED);
 }
 

@@ -1,6 +1,6 @@
-/* D11, D17, C033, C035, C036, C038: what a program is told about memory, and that asking never hurts: before cuInit, without
- * a context, with outputs left out, with a limit above the card, below what is used, and on boards whose NVML knows no
- * memory totals.
+/* D11, D17, C033, C035, C036, C038: what a program is told about memory, and that asking never hurts: before cuInit,
+ * without a context, with outputs left out, with a limit above the card, below what is used, and on boards whose NVML
+ * knows no memory totals.
  * Argument: `above` with a limit larger than the card.
  */
 #include <nvml.h>
@@ -22,7 +22,8 @@ static void before_init(void)
 	IS(cuDeviceGetCount(&count), CUDA_ERROR_NOT_INITIALIZED);
 	IS(cuDeviceTotalMem_v2(&t, 0), CUDA_ERROR_NOT_INITIALIZED);
 	IS(cuDevicePrimaryCtxRetain(&context, 0), CUDA_ERROR_NOT_INITIALIZED);
-	CHECK(nvmlDeviceGetMemoryInfo((nvmlDevice_t)&n, &memory) == NVML_ERROR_UNINITIALIZED, "NVML memory before nvmlInit");
+	CHECK(nvmlDeviceGetMemoryInfo((nvmlDevice_t)&n, &memory) == NVML_ERROR_UNINITIALIZED,
+	      "NVML memory before nvmlInit");
 	CHECK(nvmlDeviceGetCount_v2(&n) == NVML_ERROR_UNINITIALIZED, "NVML count before nvmlInit");
 	CHECK(nvmlDeviceGetComputeRunningProcesses_v3((nvmlDevice_t)&n, &n, NULL) == NVML_ERROR_UNINITIALIZED,
 	      "NVML processes before nvmlInit");
@@ -51,7 +52,7 @@ static void missing_outputs(void)
 	IS(cuMemGetInfo_v2(&one, NULL), CUDA_ERROR_INVALID_VALUE);
 	IS(cuMemGetInfo_v2(NULL, NULL), CUDA_ERROR_INVALID_VALUE);
 	IS(cuMemAlloc_v2(NULL, 4096), CUDA_ERROR_INVALID_VALUE);
-	IS(cuMemAlloc_v2(&(CUdeviceptr){ 0 }, 0), CUDA_ERROR_INVALID_VALUE);
+	IS(cuMemAlloc_v2(&(CUdeviceptr){0}, 0), CUDA_ERROR_INVALID_VALUE);
 	IS(cuMemAllocAsync(NULL, 4096, NULL), CUDA_ERROR_INVALID_VALUE);
 	IS(cuMemAllocPitch_v2(NULL, &one, 16, 16, 4), CUDA_ERROR_INVALID_VALUE);
 	IS(cuDeviceTotalMem_v2(NULL, 0), CUDA_ERROR_INVALID_VALUE);

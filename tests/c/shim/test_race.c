@@ -1,14 +1,14 @@
-/* D6, K02: 16 processes race for one limit of 4 GiB, one kind of memory at a time. What the driver holds never passes the
- * limit, at any step; afterwards one process alone goes on to the limit, less one granule of its kind.
- * Argument: the kind. On a machine whose contexts take memory (PARTAGE_CONTEXT_MEMORY says how much) the processes whose
- * context does not fit are refused it and leave.
+/* D6, K02: 16 processes race for one limit of 4 GiB, one kind of memory at a time. What the driver holds never passes
+ * the limit, at any step; afterwards one process alone goes on to the limit, less one granule of its kind.
+ * Argument: the kind. On a machine whose contexts take memory (PARTAGE_CONTEXT_MEMORY says how much) the processes
+ * whose context does not fit are refused it and leave.
  */
 #include "shim_test.h"
 
-#define LIMIT (4 * GIB)
+#define LIMIT     (4 * GIB)
 #define PROCESSES 16
-#define LIVE 8192
-#define ROUNDS 300
+#define LIVE      8192
+#define ROUNDS    300
 
 static const char *kind;
 static unsigned *refusals; /* of all processes, shared */
@@ -22,7 +22,7 @@ struct held_block {
 
 static CUresult create_mapped(struct held_block *b, size_t size)
 {
-	CUmemAllocationProp prop = { .type = CU_MEM_ALLOCATION_TYPE_PINNED };
+	CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED};
 	prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
 	b->size = (size + GRANULE - 1) / GRANULE * GRANULE;
 	CUresult error = cuMemCreate(&b->handle, b->size, &prop, 0);
@@ -37,7 +37,7 @@ static CUresult create_mapped(struct held_block *b, size_t size)
 /* One kind, or a kind for each block. */
 static const char *kind_of(size_t size)
 {
-	static const char *const all[] = { "plain", "managed", "pitched", "async", "pool", "vmm" };
+	static const char *const all[] = {"plain", "managed", "pitched", "async", "pool", "vmm"};
 	return strcmp(kind, "mixed") == 0 ? all[size / 7 % 6] : kind;
 }
 
@@ -45,7 +45,7 @@ static CUresult get(struct held_block *b, size_t size)
 {
 	size_t pitch;
 	const char *own = kind_of(size);
-	*b = (struct held_block){ .size = size, .kind = own };
+	*b = (struct held_block){.size = size, .kind = own};
 	if (strcmp(own, "managed") == 0)
 		return cuMemAllocManaged(&b->p, size, CU_MEM_ATTACH_GLOBAL);
 	if (strcmp(own, "pitched") == 0)
@@ -159,7 +159,8 @@ int main(int argc, char **argv)
 	CHECK(most > LIMIT / 2, "%s: only %lu bytes were ever held", kind, (unsigned long)most);
 	crew_start(&crew, 1, survivor);
 	crew_join(&crew);
-	CHECK(peak() <= LIMIT, "%s: %lu bytes held of a limit of %lu", kind, (unsigned long)peak(), (unsigned long)LIMIT);
+	CHECK(peak() <= LIMIT, "%s: %lu bytes held of a limit of %lu", kind, (unsigned long)peak(),
+	      (unsigned long)LIMIT);
 	NOTE("%s: %u processes held at most %lu of %lu MiB", kind, PROCESSES, (unsigned long)(most / MIB),
 	     (unsigned long)(LIMIT / MIB));
 	return 0;

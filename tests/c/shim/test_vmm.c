@@ -1,5 +1,5 @@
-/* D2, D18: physical memory of the virtual-memory calls is freed when it is released *and* unmapped, and so is its charge;
- * handles that were retained count; memory on the host costs nothing; 8 threads leave nothing behind.
+/* D2, D18: physical memory of the virtual-memory calls is freed when it is released *and* unmapped, and so is its
+ * charge; handles that were retained count; memory on the host costs nothing; 8 threads leave nothing behind.
  */
 #include <pthread.h>
 
@@ -7,7 +7,7 @@
 
 static CUmemAllocationProp on_device(void)
 {
-	CUmemAllocationProp prop = { .type = CU_MEM_ALLOCATION_TYPE_PINNED };
+	CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED};
 	prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
 	return prop;
 }
@@ -39,7 +39,7 @@ static void lifetimes(void)
 	expect(0, "released and unmapped");
 	CHECK(cuMemRelease(again) != CUDA_SUCCESS, "a handle that is gone");
 	for (int i = 0; i < 3; i++)
-		OK(cuMemCreate(&(CUmemGenericAllocationHandle){ 0 }, GIB, &prop, 0));
+		OK(cuMemCreate(&(CUmemGenericAllocationHandle){0}, GIB, &prop, 0));
 	OK(cuMemCreate(&h, GIB, &prop, 0));
 	IS(cuMemCreate(&again, GRANULE, &prop, 0), CUDA_ERROR_OUT_OF_MEMORY);
 	OK(cuMemRelease(h));
@@ -50,7 +50,7 @@ static void lifetimes(void)
 
 static void on_host(uint64_t before)
 {
-	CUmemAllocationProp prop = { .type = CU_MEM_ALLOCATION_TYPE_PINNED };
+	CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED};
 	CUmemGenericAllocationHandle h;
 	prop.location.type = CU_MEM_LOCATION_TYPE_HOST_NUMA;
 	if (cuMemCreate(&h, 8 * GIB, &prop, 0) != CUDA_SUCCESS)
