@@ -1,10 +1,10 @@
 /* engine.c: queued work of this process and the threads that run it; see engine.h for the words.
  *
  * Called by stream.c, event.c, launch.c and, through sim_enqueue(), by the copies of memory. Work that needs no engine
- * time on a stream that stands idle runs in the caller's own thread; everything else is for the device's worker, made at
- * the first such work. What can go wrong: a thread cannot be made (CUDA_ERROR_OPERATING_SYSTEM; the item stays queued and
- * the next call tries again), the device is lost (the queue is run off without taking time, calls get the error), and a
- * forked child, which has no worker and never gets one (CUDA_ERROR_NOT_INITIALIZED).
+ * time on a stream that stands idle runs in the caller's own thread; everything else is for the device's worker, made
+ * at the first such work. What can go wrong: a thread cannot be made (CUDA_ERROR_OPERATING_SYSTEM; the item stays
+ * queued and the next call tries again), the device is lost (the queue is run off without taking time, calls get the
+ * error), and a forked child, which has no worker and never gets one (CUDA_ERROR_NOT_INITIALIZED).
  */
 #include "engine.h"
 
@@ -43,7 +43,7 @@ uint64_t sim_engine_seq(void)
 	return last_seq;
 }
 
-/* ---- waiters -------------------------------------------------------------------------------------------------------- */
+/* ---- waiters ----------------------------------------------------------------------------------------------------- */
 
 void sim_engine_wait(struct sim_waiter *waiter)
 {
@@ -78,7 +78,7 @@ static void wake_waiters(void)
 	}
 }
 
-/* ---- items and lists ------------------------------------------------------------------------------------------------ */
+/* ---- items and lists --------------------------------------------------------------------------------------------- */
 
 static struct sim_item *item_new(const struct sim_item *like)
 {
@@ -189,7 +189,7 @@ bool sim_stream_drained(const struct sim_stream *stream, uint64_t seq)
 	return true;
 }
 
-/* ---- running -------------------------------------------------------------------------------------------------------- */
+/* ---- running ----------------------------------------------------------------------------------------------------- */
 
 /* Wakes the worker if it sleeps. */
 static void kick(struct sim_engine *engine)
@@ -299,7 +299,7 @@ static bool step_any(struct sim_engine *engine)
 	return false;
 }
 
-/* ---- slices of engine time -------------------------------------------------------------------------------------------- */
+/* ---- slices of engine time --------------------------------------------------------------------------------------- */
 
 static struct sim_stream *pick(struct sim_engine *engine)
 {
@@ -394,7 +394,8 @@ static void worker_sleep(struct sim_engine *engine)
 static void *worker_main(void *arg)
 {
 	struct sim_engine *engine = arg;
-	prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL); /* this thread's only: the default of 50 us is a whole kernel */
+	/* This thread's only: the default of 50 us is a whole kernel. */
+	prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
 	pthread_mutex_lock(&sim_engine_mutex);
 	for (;;) {
 		if (step_any(engine))
@@ -471,7 +472,7 @@ static CUresult man(struct sim_engine *engine, enum sim_item_kind kind)
 	return CUDA_SUCCESS;
 }
 
-/* ---- queueing ------------------------------------------------------------------------------------------------------- */
+/* ---- queueing ---------------------------------------------------------------------------------------------------- */
 
 static bool has_room(const struct sim_waiter *waiter)
 {

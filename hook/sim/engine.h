@@ -1,10 +1,10 @@
 /* engine.h: queues and timeline of the simulated driver, inside one process.
  *
- * An *item* is one piece of queued work; a stream holds a FIFO of them. Each device has an *engine*: the streams of this
- * process that have items, one worker thread and the slice of device time it holds at the moment. Two clocks: real time
- * (sim_now) says when a thread may go on, and the device's *virtual timeline* says when work ran: an item is ready at the
- * latest of (its enqueue, the end of its predecessor, what it waits for), starts when its client is granted the engine,
- * and ends device_ns of granted time later. A thread that wakes late changes nothing on that line.
+ * An *item* is one piece of queued work; a stream holds a FIFO of them. Each device has an *engine*: the streams of
+ * this process that have items, one worker thread and the slice of device time it holds at the moment. Two clocks:
+ * real time (sim_now) says when a thread may go on, and the device's *virtual timeline* says when work ran: an item is
+ * ready at the latest of (its enqueue, the end of its predecessor, what it waits for), starts when its client is
+ * granted the engine, and ends device_ns of granted time later. A thread that wakes late changes nothing on that line.
  *
  * One mutex guards all of it, for all devices: an event recorded on one device may release a stream on another.
  */
@@ -98,7 +98,8 @@ void sim_stream_reap(struct sim_stream *stream); /* frees it where it is destroy
 /* Without the mutex. What `like` says is copied into a queued item; `wait` sleeps until it has run. */
 CUresult sim_engine_submit(struct sim_stream *stream, const struct sim_item *like, bool wait);
 
-/* meeting.c: have a collective on this device and its partner on another one met? With give_up it is taken off the list. */
+/* meeting.c: have a collective on this device and its partner on another one met? With give_up it is taken off the
+ * list. */
 bool sim_meeting_met(uint64_t key, int device, uint64_t item, bool give_up);
 
 #endif

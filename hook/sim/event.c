@@ -91,7 +91,8 @@ CUresult sim_cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Fl
 
 static CUresult device_error(const struct sim_stream_event *event)
 {
-	return __atomic_load_n(&sim_machine->device[event->device].lost, __ATOMIC_RELAXED) ? SIM_ERROR_LOST : CUDA_SUCCESS;
+	return __atomic_load_n(&sim_machine->device[event->device].lost, __ATOMIC_RELAXED) ? SIM_ERROR_LOST
+	                                                                                   : CUDA_SUCCESS;
 }
 
 CUresult sim_cuEventQuery(CUevent hEvent)

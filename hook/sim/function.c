@@ -1,7 +1,7 @@
 /* function.c: functions: what programs ask of them and set on them.
  *
- * Registers, shared and local memory come from the image (PTX does not say: 32 registers are assumed). Called through the
- * entry layer, by library.c for kernels, and by launch.c to find what a handle means.
+ * Registers, shared and local memory come from the image (PTX does not say: 32 registers are assumed). Called through
+ * the entry layer, by library.c for kernels, and by launch.c to find what a handle means.
  */
 #include "module.h"
 #include "sim_impl.h"
@@ -33,7 +33,8 @@ int sim_shared_limit(int device, CUdevice_attribute attribute)
 {
 	int value = 0;
 	for (CUdevice ordinal = 0; ordinal < sim_visible_count(); ordinal++)
-		if (sim_physical(ordinal) == device && sim_cuDeviceGetAttribute(&value, attribute, ordinal) == CUDA_SUCCESS)
+		if (sim_physical(ordinal) == device &&
+		    sim_cuDeviceGetAttribute(&value, attribute, ordinal) == CUDA_SUCCESS)
 			return value;
 	return SHARED_DEFAULT;
 }
@@ -47,7 +48,7 @@ static int max_threads(const struct sim_kernel_image *kernel)
 }
 
 static int default_of(const struct sim_image *image, const struct sim_kernel_image *kernel, int device,
-		      CUfunction_attribute attribute)
+                      CUfunction_attribute attribute)
 {
 	switch (attribute) {
 	case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
@@ -80,7 +81,8 @@ static int default_of(const struct sim_image *image, const struct sim_kernel_ima
 }
 
 int sim_kernel_attribute(const struct sim_image *image, const struct sim_kernel_image *kernel,
-			 const struct sim_settings *settings, int device, CUfunction_attribute attribute, CUresult *error)
+                         const struct sim_settings *settings, int device, CUfunction_attribute attribute,
+                         CUresult *error)
 {
 	*error = (unsigned)attribute < CU_FUNC_ATTRIBUTE_MAX ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 	if (*error != CUDA_SUCCESS)
@@ -89,12 +91,13 @@ int sim_kernel_attribute(const struct sim_image *image, const struct sim_kernel_
 }
 
 CUresult sim_kernel_set(const struct sim_kernel_image *kernel, struct sim_settings *settings, int device,
-			CUfunction_attribute attribute, int value)
+                        CUfunction_attribute attribute, int value)
 {
 	int most;
 	switch (attribute) {
 	case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
-		most = sim_shared_limit(device, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN) - (int)kernel->shared;
+		most = sim_shared_limit(device, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN) -
+		       (int)kernel->shared;
 		if (value < 0 || value > most)
 			return CUDA_ERROR_INVALID_VALUE;
 		break;
@@ -119,7 +122,7 @@ CUresult sim_kernel_set(const struct sim_kernel_image *kernel, struct sim_settin
 	return CUDA_SUCCESS;
 }
 
-/* ---- entry points ------------------------------------------------------------------------------------------------------- */
+/* ---- entry points ------------------------------------------------------------------------------------------------ */
 
 /* A function of any live context, or a kernel seen from the current one. */
 static struct sim_function *function_of(CUfunction handle, CUresult *error)
@@ -142,7 +145,7 @@ CUresult sim_cuFuncGetAttribute(int *pi, CUfunction_attribute attrib, CUfunction
 	if (!pi)
 		return CUDA_ERROR_INVALID_VALUE;
 	int value = sim_kernel_attribute(&function->module->image, function->image, function->settings,
-					 function->module->context->device, attrib, &error);
+	                                 function->module->context->device, attrib, &error);
 	if (error == CUDA_SUCCESS)
 		*pi = value;
 	return error;

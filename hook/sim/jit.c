@@ -54,7 +54,8 @@ CUresult sim_jit_end(struct sim_jit *jit, CUresult error)
 	bool failed = error != CUDA_SUCCESS;
 	fill(jit, CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES, jit->error_room,
 	     failed ? jit->log.text : "");
-	fill(jit, CU_JIT_INFO_LOG_BUFFER, CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES, jit->info_room, failed ? "" : jit->log.text);
+	fill(jit, CU_JIT_INFO_LOG_BUFFER, CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES, jit->info_room,
+	     failed ? "" : jit->log.text);
 	void **wall = value_of(jit, CU_JIT_WALL_TIME);
 	if (wall) {
 		float none = 0;

@@ -1,9 +1,9 @@
 /* launch.c: kernel launches. A kernel does not compute; it keeps the engine busy for as long as its cost rule says.
  *
- * Rule (machine.h, struct sim_cost; the first whose pattern matches the name): fixed time, time per wave of blocks, and
- * possibly an argument that holds nanoseconds. Without a rule it takes none. Called through the entry layer; this is the
- * hottest path of the driver. What can go wrong is what goes wrong on hardware: dimensions beyond the device's or the
- * kernel's limits, missing parameters, too large a cooperative grid.
+ * Rule (machine.h, struct sim_cost; the first whose pattern matches the name): fixed time, time per wave of blocks,
+ * and possibly an argument that holds nanoseconds. Without a rule it takes none. Called through the entry layer; this
+ * is the hottest path of the driver. What can go wrong is what goes wrong on hardware: dimensions beyond the device's
+ * or the kernel's limits, missing parameters, too large a cooperative grid.
  */
 #include "launch.h"
 
@@ -36,7 +36,7 @@ static CUresult extra_buffer(void **extra, const unsigned char **buffer, size_t 
 
 /* Where parameter k stands, or NULL. */
 static const void *param_at(const struct sim_kernel_image *kernel, const struct sim_launch *launch,
-			    const unsigned char *buffer, size_t size, unsigned k)
+                            const unsigned char *buffer, size_t size, unsigned k)
 {
 	if (k >= kernel->nparams)
 		return NULL;
@@ -47,7 +47,7 @@ static const void *param_at(const struct sim_kernel_image *kernel, const struct 
 }
 
 static uint64_t duration_ns(const struct sim_function *function, const struct sim_launch *launch,
-			    const unsigned char *buffer, size_t size)
+                            const unsigned char *buffer, size_t size)
 {
 	const struct sim_cost *cost = function->cost;
 	if (!cost)
@@ -56,8 +56,9 @@ static uint64_t duration_ns(const struct sim_function *function, const struct si
 	uint64_t blocks = (uint64_t)launch->grid[0] * launch->grid[1] * launch->grid[2];
 	uint64_t wave = (uint64_t)model->sms * model->blocks_per_sm;
 	uint64_t ns = cost->fixed_ns + (wave ? (blocks + wave - 1) / wave : 1) * cost->wave_ns;
-	const void *argument = cost->duration_arg < 0 ? NULL : param_at(function->image, launch, buffer, size,
-									(unsigned)cost->duration_arg);
+	const void *argument = cost->duration_arg < 0
+	                               ? NULL
+	                               : param_at(function->image, launch, buffer, size, (unsigned)cost->duration_arg);
 	if (argument && function->image->params[cost->duration_arg].size >= sizeof(uint64_t)) {
 		uint64_t wide;
 		memcpy(&wide, argument, sizeof(wide));
@@ -79,15 +80,15 @@ static CUresult check_block(const struct sim_function *function, const struct si
 	CUresult error;
 	int device = function->module->context->device;
 	int most = sim_kernel_attribute(&function->module->image, function->image, function->settings, device,
-					CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, &error);
+	                                CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, &error);
 	if (threads > (unsigned)most) /* launch bounds are promises, registers are limits */
 		return function->image->max_threads && threads > function->image->max_threads
-			       ? CUDA_ERROR_INVALID_VALUE
+		               ? CUDA_ERROR_INVALID_VALUE
 			       : CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
 	if (!launch->shared)
 		return CUDA_SUCCESS;
 	int dynamic = sim_kernel_attribute(&function->module->image, function->image, function->settings, device,
-					   CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, &error);
+	                                   CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, &error);
 	return launch->shared > (unsigned)dynamic ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
@@ -100,8 +101,8 @@ static CUresult check_cluster(const struct sim_function *function, const struct 
 		return CUDA_ERROR_NOT_SUPPORTED;
 	CUresult error;
 	int big = sim_kernel_attribute(&function->module->image, function->image, function->settings,
-				       function->module->context->device,
-				       CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, &error);
+	                               function->module->context->device,
+	                               CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, &error);
 	uint64_t size = (uint64_t)cluster[0] * cluster[1] * cluster[2];
 	if (!size || size > (big ? 16u : 8u))
 		return CUDA_ERROR_INVALID_CLUSTER_SIZE;
@@ -125,7 +126,7 @@ static CUresult check(const struct sim_function *function, const struct sim_laun
 		return error;
 	unsigned threads = launch->block[0] * launch->block[1] * launch->block[2];
 	uint64_t room = (uint64_t)sim_blocks_per_sm(function, threads, launch->shared) *
-			sim_machine->model[function->module->context->device].sms;
+	                sim_machine->model[function->module->context->device].sms;
 	return (uint64_t)grid[0] * grid[1] * grid[2] > room ? CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE : CUDA_SUCCESS;
 }
 
@@ -139,7 +140,7 @@ CUresult sim_launch(struct sim_function *function, struct sim_stream *stream, co
 	if (error != CUDA_SUCCESS)
 		return error;
 	struct sim_item item;
-	memset(&item, 0, offsetof(struct sim_item, work.arg)); /* the argument's bytes are not copied where there are none */
+	memset(&item, 0, offsetof(struct sim_item, work.arg)); /* there is no argument, and it is large */
 	item.kind = SIM_ITEM_WORK;
 	item.meeting = function->meeting;
 	item.work.device_ns = duration_ns(function, launch, buffer, size);
@@ -156,33 +157,40 @@ struct sim_function *sim_launch_target(CUfunction f, CUstream handle, struct sim
 	return *stream ? sim_function_of(f, (*stream)->context, error) : NULL;
 }
 
-/* ---- entry points ------------------------------------------------------------------------------------------------------- */
+/* ---- entry points ------------------------------------------------------------------------------------------------ */
 
 CUresult sim_cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ,
-			    unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ,
-			    unsigned int sharedMemBytes, CUstream hStream, void **kernelParams, void **extra)
+                            unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ,
+                            unsigned int sharedMemBytes, CUstream hStream, void **kernelParams, void **extra)
 {
 	CUresult error;
 	struct sim_stream *stream;
 	struct sim_function *function = sim_launch_target(f, hStream, &stream, &error);
 	if (!function)
 		return error;
-	struct sim_launch launch = {.grid = {gridDimX, gridDimY, gridDimZ}, .block = {blockDimX, blockDimY, blockDimZ},
-				    .shared = sharedMemBytes, .params = kernelParams, .extra = extra};
+	struct sim_launch launch = {.grid = {gridDimX, gridDimY, gridDimZ},
+	                            .block = {blockDimX, blockDimY, blockDimZ},
+	                            .shared = sharedMemBytes,
+	                            .params = kernelParams,
+	                            .extra = extra};
 	return sim_launch(function, stream, &launch);
 }
 
-CUresult sim_cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ,
-				       unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ,
-				       unsigned int sharedMemBytes, CUstream hStream, void **kernelParams)
+CUresult sim_cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
+                                       unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY,
+                                       unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream,
+                                       void **kernelParams)
 {
 	CUresult error;
 	struct sim_stream *stream;
 	struct sim_function *function = sim_launch_target(f, hStream, &stream, &error);
 	if (!function)
 		return error;
-	struct sim_launch launch = {.grid = {gridDimX, gridDimY, gridDimZ}, .block = {blockDimX, blockDimY, blockDimZ},
-				    .shared = sharedMemBytes, .params = kernelParams, .cooperative = true};
+	struct sim_launch launch = {.grid = {gridDimX, gridDimY, gridDimZ},
+	                            .block = {blockDimX, blockDimY, blockDimZ},
+	                            .shared = sharedMemBytes,
+	                            .params = kernelParams,
+	                            .cooperative = true};
 	return sim_launch(function, stream, &launch);
 }
 
@@ -231,8 +239,10 @@ CUresult sim_cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void *
 	if (!function)
 		return error;
 	struct sim_launch launch = {.grid = {config->gridDimX, config->gridDimY, config->gridDimZ},
-				    .block = {config->blockDimX, config->blockDimY, config->blockDimZ},
-				    .shared = config->sharedMemBytes, .params = kernelParams, .extra = extra};
+	                            .block = {config->blockDimX, config->blockDimY, config->blockDimZ},
+	                            .shared = config->sharedMemBytes,
+	                            .params = kernelParams,
+	                            .extra = extra};
 	error = read_attributes(config, &launch);
 	if (error == CUDA_SUCCESS)
 		error = sim_launch(function, stream, &launch);

@@ -100,9 +100,9 @@ CUresult sim_cuLaunchGridAsync(CUfunction f, int grid_width, int grid_height, CU
 	if (!call || grid_width <= 0 || grid_height <= 0)
 		return CUDA_ERROR_INVALID_VALUE; /* no block shape yet */
 	void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, call->params, CU_LAUNCH_PARAM_BUFFER_SIZE, &call->param_size,
-			 CU_LAUNCH_PARAM_END};
-	struct sim_launch launch = {.grid = {(unsigned)grid_width, (unsigned)grid_height, 1}, .shared = call->shared,
-				    .extra = extra};
+	                 CU_LAUNCH_PARAM_END};
+	struct sim_launch launch = {
+	        .grid = {(unsigned)grid_width, (unsigned)grid_height, 1}, .shared = call->shared, .extra = extra};
 	memcpy(launch.block, call->block, sizeof(launch.block));
 	return sim_launch(function, stream, &launch);
 }
@@ -117,7 +117,7 @@ CUresult sim_cuLaunch(CUfunction f)
 	return sim_cuLaunchGridAsync(f, 1, 1, NULL);
 }
 
-/* ---- several devices ------------------------------------------------------------------------------------------------------ */
+/* ---- several devices --------------------------------------------------------------------------------------------- */
 
 /* The stream named explicitly; the NULL stream is not allowed here. Its context need not be current. */
 static struct sim_function *device_part(const CUDA_LAUNCH_PARAMS *part, struct sim_stream **stream, CUresult *error)
@@ -139,7 +139,7 @@ static CUresult same_device_twice(struct sim_stream *const *streams, unsigned n)
 }
 
 CUresult sim_cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *launchParamsList, unsigned int numDevices,
-						  unsigned int flags)
+                                                  unsigned int flags)
 {
 	if (!launchParamsList || !numDevices || numDevices > SIM_DEVICES || (flags & ~3u))
 		return CUDA_ERROR_INVALID_VALUE;
@@ -153,8 +153,10 @@ CUresult sim_cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *launchPara
 	for (unsigned i = 0; i < numDevices && error == CUDA_SUCCESS; i++) {
 		const CUDA_LAUNCH_PARAMS *part = &launchParamsList[i];
 		struct sim_launch launch = {.grid = {part->gridDimX, part->gridDimY, part->gridDimZ},
-					    .block = {part->blockDimX, part->blockDimY, part->blockDimZ},
-					    .shared = part->sharedMemBytes, .params = part->kernelParams, .cooperative = true};
+		                            .block = {part->blockDimX, part->blockDimY, part->blockDimZ},
+		                            .shared = part->sharedMemBytes,
+		                            .params = part->kernelParams,
+		                            .cooperative = true};
 		error = sim_launch(functions[i], streams[i], &launch);
 	}
 	return error;

@@ -1,8 +1,8 @@
 /* library.c: libraries and kernels: code without a context, loaded into each context where it is first used.
  *
  * The code is copied, unless the program promises to keep it. Names are read for one device at loading time; other
- * devices get theirs when the module is made. Called through the entry layer and by function.c (a kernel may be launched
- * in place of a function). What can go wrong: as in module.c, at the first use as well as at loading.
+ * devices get theirs when the module is made. Called through the entry layer and by function.c (a kernel may be
+ * launched in place of a function). What can go wrong: as in module.c, at the first use as well as at loading.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +22,7 @@ static struct sim_kernel *kernel_of(CUkernel handle)
 	return sim_handle_is(handle, SIM_TAG_KERNEL) ? (struct sim_kernel *)handle : NULL;
 }
 
-/* ---- use in a context --------------------------------------------------------------------------------------------------- */
+/* ---- use in a context -------------------------------------------------------------------------------------------- */
 
 static void share_settings(struct sim_module *module, struct sim_library *library)
 {
@@ -60,7 +60,7 @@ struct sim_function *sim_kernel_function(struct sim_kernel *kernel, struct sim_c
 	return function;
 }
 
-/* ---- loading ------------------------------------------------------------------------------------------------------------ */
+/* ---- loading ----------------------------------------------------------------------------------------------------- */
 
 static CUresult make_kernels(struct sim_library *library)
 {
@@ -116,7 +116,7 @@ static CUresult library_new(struct sim_library **out, const void *code, size_t s
 }
 
 static CUresult load(CUlibrary *out, const void *code, size_t size, unsigned njit, CUjit_option *jit_options,
-		     void **jit_values, unsigned n, CUlibraryOption *options)
+                     void **jit_values, unsigned n, CUlibraryOption *options)
 {
 	if (!sim_initialized())
 		return CUDA_ERROR_NOT_INITIALIZED;
@@ -134,7 +134,8 @@ static CUresult load(CUlibrary *out, const void *code, size_t size, unsigned nji
 	struct sim_library *library = NULL;
 	error = code ? library_new(&library, code, size, &jit.log) : CUDA_ERROR_INVALID_IMAGE;
 	CUmoduleLoadingMode mode;
-	if (library && sim_current() && sim_cuModuleGetLoadingMode(&mode) == CUDA_SUCCESS && mode == CU_MODULE_EAGER_LOADING)
+	if (library && sim_current() && sim_cuModuleGetLoadingMode(&mode) == CUDA_SUCCESS &&
+	    mode == CU_MODULE_EAGER_LOADING)
 		sim_library_module(library, sim_current(), &error);
 	if (error == CUDA_SUCCESS)
 		*out = (CUlibrary)library;
@@ -144,16 +145,17 @@ static CUresult load(CUlibrary *out, const void *code, size_t size, unsigned nji
 }
 
 CUresult sim_cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *jitOptions, void **jitOptionsValues,
-			       unsigned int numJitOptions, CUlibraryOption *libraryOptions, void **libraryOptionValues,
-			       unsigned int numLibraryOptions)
+                               unsigned int numJitOptions, CUlibraryOption *libraryOptions, void **libraryOptionValues,
+                               unsigned int numLibraryOptions)
 {
 	(void)libraryOptionValues;
-	return load(library, code, SIZE_MAX, numJitOptions, jitOptions, jitOptionsValues, numLibraryOptions, libraryOptions);
+	return load(library, code, SIZE_MAX, numJitOptions, jitOptions, jitOptionsValues, numLibraryOptions,
+	            libraryOptions);
 }
 
 CUresult sim_cuLibraryLoadFromFile(CUlibrary *library, const char *fileName, CUjit_option *jitOptions,
-				   void **jitOptionsValues, unsigned int numJitOptions, CUlibraryOption *libraryOptions,
-				   void **libraryOptionValues, unsigned int numLibraryOptions)
+                                   void **jitOptionsValues, unsigned int numJitOptions, CUlibraryOption *libraryOptions,
+                                   void **libraryOptionValues, unsigned int numLibraryOptions)
 {
 	(void)libraryOptionValues;
 	if (!library || !fileName)
@@ -163,7 +165,8 @@ CUresult sim_cuLibraryLoadFromFile(CUlibrary *library, const char *fileName, CUj
 	CUresult error = sim_read_file(fileName, &data, &size);
 	if (error != CUDA_SUCCESS)
 		return error;
-	error = load(library, data, size, numJitOptions, jitOptions, jitOptionsValues, numLibraryOptions, libraryOptions);
+	error = load(library, data, size, numJitOptions, jitOptions, jitOptionsValues, numLibraryOptions,
+	             libraryOptions);
 	free(data);
 	return error;
 }
@@ -181,7 +184,7 @@ CUresult sim_cuLibraryUnload(CUlibrary handle)
 	return CUDA_SUCCESS;
 }
 
-/* ---- what is in a library ----------------------------------------------------------------------------------------------- */
+/* ---- what is in a library ---------------------------------------------------------------------------------------- */
 
 CUresult sim_cuLibraryGetKernel(CUkernel *pKernel, CUlibrary handle, const char *name)
 {
@@ -263,7 +266,7 @@ CUresult sim_cuLibraryGetManaged(CUdeviceptr *dptr, size_t *bytes, CUlibrary lib
 	return library_variable(library, name, true, dptr, bytes);
 }
 
-/* ---- kernels ------------------------------------------------------------------------------------------------------------ */
+/* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
 static const struct sim_kernel_image *image_of(const struct sim_kernel *kernel)
 {
@@ -345,8 +348,8 @@ CUresult sim_cuKernelGetAttribute(int *pi, CUfunction_attribute attrib, CUkernel
 	if (!pi)
 		return CUDA_ERROR_INVALID_VALUE;
 	CUresult error;
-	int value = sim_kernel_attribute(&kernel->library->image, image_of(kernel), &kernel->settings[device], device, attrib,
-					 &error);
+	int value = sim_kernel_attribute(&kernel->library->image, image_of(kernel), &kernel->settings[device], device,
+	                                 attrib, &error);
 	if (error == CUDA_SUCCESS)
 		*pi = value;
 	return error;

@@ -1,8 +1,8 @@
 /* link.c: cuLink*: several inputs (PTX, cubin, fatbin, object, library) become one cubin.
  *
- * Inputs are read as they are added, so that an error belongs to its input; completing checks that every device function
- * and variable wanted by one is defined by another. The logs go into the buffers given at cuLinkCreate. What can go
- * wrong: input kinds that need a compiler (CU_JIT_INPUT_NVVM), symbols that nobody defines.
+ * Inputs are read as they are added, so that an error belongs to its input; completing checks that every device
+ * function and variable wanted by one is defined by another. The logs go into the buffers given at cuLinkCreate. What
+ * can go wrong: input kinds that need a compiler (CU_JIT_INPUT_NVVM), symbols that nobody defines.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -90,7 +90,8 @@ static CUresult add(struct sim_link_state *state, CUjitInputType type, const voi
 }
 
 /* An error belongs to the name of the input; what was added before it is lost, and the link with it. */
-static CUresult add_named(struct sim_link_state *state, CUjitInputType type, const void *data, size_t size, const char *name)
+static CUresult add_named(struct sim_link_state *state, CUjitInputType type, const void *data, size_t size,
+                          const char *name)
 {
 	CUresult error = add(state, type, data, size);
 	if (error != CUDA_SUCCESS)
@@ -99,7 +100,7 @@ static CUresult add_named(struct sim_link_state *state, CUjitInputType type, con
 }
 
 CUresult sim_cuLinkAddData_v2(CUlinkState handle, CUjitInputType type, void *data, size_t size, const char *name,
-			      unsigned int numOptions, CUjit_option *options, void **optionValues)
+                              unsigned int numOptions, CUjit_option *options, void **optionValues)
 {
 	struct sim_link_state *state = state_of(handle);
 	struct sim_jit ignored; /* only steering options are allowed here; the logs belong to the whole link */
@@ -112,7 +113,7 @@ CUresult sim_cuLinkAddData_v2(CUlinkState handle, CUjitInputType type, void *dat
 }
 
 CUresult sim_cuLinkAddFile_v2(CUlinkState handle, CUjitInputType type, const char *path, unsigned int numOptions,
-			      CUjit_option *options, void **optionValues)
+                              CUjit_option *options, void **optionValues)
 {
 	struct sim_link_state *state = state_of(handle);
 	struct sim_jit ignored;
@@ -174,13 +175,13 @@ CUresult sim_cuLinkCreate(unsigned int numOptions, CUjit_option *options, void *
 }
 
 CUresult sim_cuLinkAddData(CUlinkState state, CUjitInputType type, void *data, size_t size, const char *name,
-			   unsigned int numOptions, CUjit_option *options, void **optionValues)
+                           unsigned int numOptions, CUjit_option *options, void **optionValues)
 {
 	return sim_cuLinkAddData_v2(state, type, data, size, name, numOptions, options, optionValues);
 }
 
 CUresult sim_cuLinkAddFile(CUlinkState state, CUjitInputType type, const char *path, unsigned int numOptions,
-			   CUjit_option *options, void **optionValues)
+                           CUjit_option *options, void **optionValues)
 {
 	return sim_cuLinkAddFile_v2(state, type, path, numOptions, options, optionValues);
 }

@@ -45,7 +45,8 @@ static bool meet(uint64_t key, int device, uint64_t item, bool give_up)
 			spare = entry;
 	}
 	if (!spare) {
-		sim_log("device %d: more than %d collectives wait for a partner; this one does not", device, SIM_MEETINGS);
+		sim_log("device %d: more than %d collectives wait for a partner; this one does not", device,
+		        SIM_MEETINGS);
 		return true;
 	}
 	if (!give_up)

@@ -1,9 +1,9 @@
 /* module.c: modules: loading, unloading, finding functions and variables.
  *
  * A module takes model.module bytes of the device and real device memory for each variable, so that copies to and from
- * variables work. Called through the entry layer, by library.c, and by context.c at a context's end. What can go wrong:
- * images that are damaged or for another device (module_image.h), names that do not exist (CUDA_ERROR_NOT_FOUND), a full
- * card (CUDA_ERROR_OUT_OF_MEMORY; nothing is left behind).
+ * variables work. Called through the entry layer, by library.c, and by context.c at a context's end. What can go
+ * wrong: images that are damaged or for another device (module_image.h), names that do not exist
+ * (CUDA_ERROR_NOT_FOUND), a full card (CUDA_ERROR_OUT_OF_MEMORY; nothing is left behind).
  */
 #include "module.h"
 
@@ -22,7 +22,7 @@ int sim_compute_capability(int device)
 	return (int)(sim_machine->model[device].cc_major * 10 + sim_machine->model[device].cc_minor);
 }
 
-/* ---- making and ending ------------------------------------------------------------------------------------------------- */
+/* ---- making and ending ------------------------------------------------------------------------------------------- */
 
 static const struct sim_cost *cost_of(int device, const char *name)
 {
@@ -145,8 +145,8 @@ static void release(struct sim_module *module)
 	free(module);
 }
 
-struct sim_module *sim_module_new(struct sim_context *context, struct sim_library *library, const void *code, size_t size,
-				  struct sim_jit_log *log, CUresult *error)
+struct sim_module *sim_module_new(struct sim_context *context, struct sim_library *library, const void *code,
+                                  size_t size, struct sim_jit_log *log, CUresult *error)
 {
 	struct sim_module *module = calloc(1, sizeof(*module));
 	*error = CUDA_ERROR_OUT_OF_MEMORY;
@@ -191,7 +191,7 @@ void sim_modules_destroy(struct sim_context *context)
 		sim_module_free(context->modules);
 }
 
-/* ---- finding ------------------------------------------------------------------------------------------------------------ */
+/* ---- finding ----------------------------------------------------------------------------------------------------- */
 
 struct sim_function *sim_module_function(struct sim_module *module, const char *name)
 {
@@ -241,7 +241,7 @@ CUresult sim_read_file(const char *path, void **data, size_t *size)
 	return error;
 }
 
-/* ---- entry points ------------------------------------------------------------------------------------------------------- */
+/* ---- entry points ------------------------------------------------------------------------------------------------ */
 
 static struct sim_module *module_of(CUmodule handle, CUresult *error)
 {
@@ -274,7 +274,7 @@ static CUresult load(CUmodule *out, const void *image, size_t size, unsigned n, 
 }
 
 CUresult sim_cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int numOptions, CUjit_option *options,
-				void **optionValues)
+                                void **optionValues)
 {
 	return load(module, image, SIZE_MAX, numOptions, options, optionValues);
 }

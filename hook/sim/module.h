@@ -1,8 +1,8 @@
 /* module.h: loaded code: modules, libraries, functions, kernels.
  *
- * A *module* is an image loaded into one context; a *function* is a kernel in it. A *library* belongs to no context: it
- * keeps the image and loads it as a module into each context where it is used; a *kernel* names the same function in all
- * of them. One mutex (module.c) guards the lists; images never change after loading.
+ * A *module* is an image loaded into one context; a *function* is a kernel in it. A *library* belongs to no context:
+ * it keeps the image and loads it as a module into each context where it is used; a *kernel* names the same function
+ * in all of them. One mutex (module.c) guards the lists; images never change after loading.
  */
 #ifndef PARTAGE_SIM_MODULE_H
 #define PARTAGE_SIM_MODULE_H
@@ -71,13 +71,14 @@ CUresult sim_jit_end(struct sim_jit *jit, CUresult error); /* writes the logs; r
 
 int sim_compute_capability(int device); /* 90 for 9.0 */
 /* A module out of an image; NULL and *error where it does not load. `library` may be NULL. */
-struct sim_module *sim_module_new(struct sim_context *context, struct sim_library *library, const void *code, size_t size,
-				  struct sim_jit_log *log, CUresult *error);
+struct sim_module *sim_module_new(struct sim_context *context, struct sim_library *library, const void *code,
+                                  size_t size, struct sim_jit_log *log, CUresult *error);
 void sim_module_free(struct sim_module *module);
 /* The library's module in a context, or in any for NULL; NULL: none. */
 struct sim_module *sim_module_of_library(struct sim_library *library, const struct sim_context *context);
 struct sim_function *sim_module_function(struct sim_module *module, const char *name); /* NULL: has none */
-CUresult sim_module_variable(struct sim_module *module, const char *name, bool managed, CUdeviceptr *out, size_t *bytes);
+CUresult sim_module_variable(struct sim_module *module, const char *name, bool managed, CUdeviceptr *out,
+                             size_t *bytes);
 /* The whole of a file, malloc()ed, with a zero byte after it. */
 CUresult sim_read_file(const char *path, void **data, size_t *size);
 
@@ -88,9 +89,10 @@ struct sim_function *sim_kernel_function(struct sim_kernel *kernel, struct sim_c
 /* function.c: a CUfunction, or a CUkernel where one is given instead, in this context. */
 struct sim_function *sim_function_of(CUfunction handle, struct sim_context *context, CUresult *error);
 int sim_kernel_attribute(const struct sim_image *image, const struct sim_kernel_image *kernel,
-			 const struct sim_settings *settings, int device, CUfunction_attribute attribute, CUresult *error);
+                         const struct sim_settings *settings, int device, CUfunction_attribute attribute,
+                         CUresult *error);
 CUresult sim_kernel_set(const struct sim_kernel_image *kernel, struct sim_settings *settings, int device,
-			CUfunction_attribute attribute, int value);
+                        CUfunction_attribute attribute, int value);
 int sim_shared_limit(int device, CUdevice_attribute attribute); /* a device attribute, by physical index */
 
 /* occupancy.c */

@@ -2,8 +2,9 @@
  *
  * Kernels are the function symbols marked as entries; their parameters stand in `.nv.info.<kernel>` as KPARAM_INFO
  * records, registers in the upper byte of the text section's sh_info. Found by looking at what ptxas writes; the ABI
- * version byte says where e_flags keeps the SM (7: low byte, 8: next one). Called by module_image.c and link.c. What can
- * go wrong: offsets that point outside (CUDA_ERROR_INVALID_IMAGE), another SM's code (CUDA_ERROR_NO_BINARY_FOR_GPU).
+ * version byte says where e_flags keeps the SM (7: low byte, 8: next one). Called by module_image.c and link.c. What
+ * can go wrong: offsets that point outside (CUDA_ERROR_INVALID_IMAGE), another SM's code
+ * (CUDA_ERROR_NO_BINARY_FOR_GPU).
  */
 #include <elf.h>
 #include <stdlib.h>
@@ -14,14 +15,14 @@
 #ifndef EM_CUDA
 #define EM_CUDA 190
 #endif
-#define STO_CUDA_ENTRY       0x10
-#define STO_CUDA_MANAGED     0x04
-#define SHARED_RESERVED      1024
-#define EIFMT_SVAL           4
-#define EIATTR_MAX_THREADS   0x05
-#define EIATTR_FRAME_SIZE    0x11
-#define EIATTR_KPARAM_INFO   0x17
-#define EIATTR_REGCOUNT      0x2f
+#define STO_CUDA_ENTRY     0x10
+#define STO_CUDA_MANAGED   0x04
+#define SHARED_RESERVED    1024
+#define EIFMT_SVAL         4
+#define EIATTR_MAX_THREADS 0x05
+#define EIATTR_FRAME_SIZE  0x11
+#define EIATTR_KPARAM_INFO 0x17
+#define EIATTR_REGCOUNT    0x2f
 
 struct elf {
 	const unsigned char *data;
@@ -45,7 +46,8 @@ static bool section(const struct elf *elf, unsigned index, Elf64_Shdr *out)
 {
 	return index < elf->header.e_shnum &&
 	       get(elf, elf->header.e_shoff + (uint64_t)index * sizeof(*out), out, sizeof(*out)) &&
-	       (out->sh_type == SHT_NOBITS || (out->sh_offset <= elf->size && out->sh_size <= elf->size - out->sh_offset));
+	       (out->sh_type == SHT_NOBITS ||
+	        (out->sh_offset <= elf->size && out->sh_size <= elf->size - out->sh_offset));
 }
 
 /* A string of a string table; "" where there is none or it has no end. */
@@ -66,7 +68,8 @@ static bool open_elf(struct elf *elf)
 	Elf64_Shdr names;
 	if (!get(elf, 0, &elf->header, sizeof(elf->header)) || memcmp(elf->header.e_ident, ELFMAG, SELFMAG) ||
 	    elf->header.e_ident[EI_CLASS] != ELFCLASS64 || elf->header.e_shentsize != sizeof(Elf64_Shdr) ||
-	    elf->header.e_shoff > elf->size || !section(elf, elf->header.e_shstrndx, &names) || names.sh_type != SHT_STRTAB)
+	    elf->header.e_shoff > elf->size || !section(elf, elf->header.e_shstrndx, &names) ||
+	    names.sh_type != SHT_STRTAB)
 		return false;
 	elf->names = (const char *)elf->data + names.sh_offset;
 	elf->names_size = names.sh_size;
@@ -90,7 +93,7 @@ size_t sim_elf_size(const void *data)
 	return size;
 }
 
-/* ---- symbols ------------------------------------------------------------------------------------------------------------ */
+/* ---- symbols ----------------------------------------------------------------------------------------------------- */
 
 static bool read_variable(struct elf *elf, const Elf64_Sym *symbol, const char *name)
 {
@@ -141,7 +144,8 @@ static bool symbol_at(struct elf *elf, const Elf64_Shdr *table, uint64_t index, 
 {
 	Elf64_Shdr strings;
 	if (index >= table->sh_size / sizeof(*symbol) || !section(elf, table->sh_link, &strings) ||
-	    strings.sh_type == SHT_NOBITS || !get(elf, table->sh_offset + index * sizeof(*symbol), symbol, sizeof(*symbol)))
+	    strings.sh_type == SHT_NOBITS ||
+	    !get(elf, table->sh_offset + index * sizeof(*symbol), symbol, sizeof(*symbol)))
 		return false;
 	*name = string((const char *)elf->data + strings.sh_offset, strings.sh_size, symbol->st_name);
 	return true;
@@ -165,7 +169,7 @@ static bool read_symbols(struct elf *elf, const Elf64_Shdr *table)
 	return true;
 }
 
-/* ---- attributes --------------------------------------------------------------------------------------------------------- */
+/* ---- attributes -------------------------------------------------------------------------------------------------- */
 
 static struct sim_kernel_image *find_kernel(const struct elf *elf, const char *name)
 {
@@ -175,7 +179,8 @@ static struct sim_kernel_image *find_kernel(const struct elf *elf, const char *n
 	return NULL;
 }
 
-/* One record of `.nv.info.<kernel>`. KPARAM_INFO: u32 index, u16 ordinal, u16 offset, u32 with the size from bit 18 on. */
+/* One record of `.nv.info.<kernel>`. KPARAM_INFO: u32 index, u16 ordinal, u16 offset, u32 with the size from bit 18
+ * on. */
 static bool kernel_record(struct sim_kernel_image *kernel, unsigned attribute, const unsigned char *value, size_t size)
 {
 	uint32_t word[3];
@@ -190,7 +195,8 @@ static bool kernel_record(struct sim_kernel_image *kernel, unsigned attribute, c
 }
 
 /* One record of `.nv.info`: u32 symbol, u32 value. */
-static void image_record(struct elf *elf, const Elf64_Shdr *info, unsigned attribute, const unsigned char *value, size_t size)
+static void image_record(struct elf *elf, const Elf64_Shdr *info, unsigned attribute, const unsigned char *value,
+                         size_t size)
 {
 	uint32_t word[2];
 	Elf64_Shdr table;
@@ -272,7 +278,9 @@ static CUresult read_cubin(struct elf *elf, int cc)
 	for (unsigned i = 1; good && i < elf->header.e_shnum; i++)
 		good = section(elf, i, &s) && read_section(elf, &s);
 	if (!good)
-		sim_jit_say(elf->log, "error   : the cubin is damaged: a section or symbol lies outside of its %zu bytes", elf->size);
+		sim_jit_say(elf->log,
+		            "error   : the cubin is damaged: a section or symbol lies outside of its %zu bytes",
+		            elf->size);
 	return good ? CUDA_SUCCESS : CUDA_ERROR_INVALID_IMAGE;
 }
 

@@ -1,22 +1,22 @@
 /* module_fatbin.c: picks the image for a device out of a fatbin, and unpacks it.
  *
- * A fatbin: header of 16 bytes (magic, u16 version, u16 header size, u64 bytes that follow), then entries, each with its
- * own header (fields below, found by looking at what NVIDIA's fatbinary tool writes) and padded payload. Of cubins that
- * run on the device the newest wins, else the newest PTX. Payloads may be LZ4 blocks, which are unpacked here; Zstandard,
- * the default since CUDA 13, is not (the log says so; `--compress-mode=speed` or `none` avoids it). Called by
- * module_image.c and module_elf.c. What can go wrong: CUDA_ERROR_INVALID_IMAGE, CUDA_ERROR_NO_BINARY_FOR_GPU.
+ * A fatbin: header of 16 bytes (magic, u16 version, u16 header size, u64 bytes that follow), then entries, each with
+ * its own header (fields below, found by looking at what NVIDIA's fatbinary tool writes) and padded payload. Of cubins
+ * that run on the device the newest wins, else the newest PTX. Payloads may be LZ4 blocks, which are unpacked here;
+ * Zstandard, the default since CUDA 13, is not (the log says so; `--compress-mode=speed` or `none` avoids it). Called
+ * by module_image.c and module_elf.c. What can go wrong: CUDA_ERROR_INVALID_IMAGE, CUDA_ERROR_NO_BINARY_FOR_GPU.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "module_image.h"
 
-#define FATBIN_MAGIC     0xba55ed50u
-#define KIND_PTX         1
-#define KIND_ELF         2
-#define FLAG_LZ4         UINT64_C(0x2000)
-#define FLAG_ZSTD        UINT64_C(0x8000)
-#define LARGEST          (UINT64_C(1) << 30) /* bytes of one unpacked image */
+#define FATBIN_MAGIC 0xba55ed50u
+#define KIND_PTX     1
+#define KIND_ELF     2
+#define FLAG_LZ4     UINT64_C(0x2000)
+#define FLAG_ZSTD    UINT64_C(0x8000)
+#define LARGEST      (UINT64_C(1) << 30) /* bytes of one unpacked image */
 
 struct fatbin_entry {
 	uint16_t kind, version;
@@ -133,7 +133,7 @@ static CUresult read_choice(struct sim_image *image, const struct choice *choice
 
 /* Looks through one fatbin; *used is its size with header. */
 static CUresult read_one(const unsigned char *data, size_t size, int cc, struct choice *choice, size_t *used,
-			 struct sim_jit_log *log)
+                         struct sim_jit_log *log)
 {
 	uint32_t magic;
 	uint16_t header;
@@ -156,8 +156,10 @@ static CUresult read_one(const unsigned char *data, size_t size, int cc, struct 
 			return CUDA_ERROR_INVALID_IMAGE;
 		bool usable = (entry.kind == KIND_PTX || entry.kind == KIND_ELF) && is_better(choice, &entry, cc);
 		if (usable && (entry.flags & FLAG_ZSTD))
-			sim_jit_say(log, "warning : the image for sm_%u is packed with Zstandard, which this driver does not read",
-				    entry.sm);
+			sim_jit_say(log,
+			            "warning : the image for sm_%u is packed with Zstandard, which this driver does "
+			            "not read",
+			            entry.sm);
 		else if (usable)
 			*choice = (struct choice){entry, data + at + entry.header_size, true};
 		at += entry.header_size + entry.payload_size;
@@ -175,7 +177,8 @@ CUresult sim_image_read_fatbin(struct sim_image *image, const void *data, size_t
 		size_t used = 0;
 		CUresult error = read_one(at, left, cc, &choice, &used, log);
 		if (error != CUDA_SUCCESS)
-			sim_jit_say(log, "error   : the fatbin is damaged: an entry lies outside of its %zu bytes", size);
+			sim_jit_say(log, "error   : the fatbin is damaged: an entry lies outside of its %zu bytes",
+			            size);
 		else if (choice.found)
 			error = read_choice(image, &choice, cc, log);
 		if (error != CUDA_SUCCESS)

@@ -7,10 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FATBIN_MAGIC   0xba55ed50u
-#define FATBINC_MAGIC  0x466243b1u /* the wrapper that nvcc puts around a fatbin in an object file */
-#define FATBIN_HEADER  16
-#define ELF_MAGIC      0x464c457fu
+#define FATBIN_MAGIC  0xba55ed50u
+#define FATBINC_MAGIC 0x466243b1u /* the wrapper that nvcc puts around a fatbin in an object file */
+#define FATBIN_HEADER 16
+#define ELF_MAGIC     0x464c457fu
 
 void sim_jit_say(struct sim_jit_log *log, const char *format, ...)
 {
@@ -137,8 +137,8 @@ void sim_image_free(struct sim_image *image)
 /* Functions that the device runtime provides. */
 static bool is_built_in(const char *name)
 {
-	return !strncmp(name, "__", 2) || !strncmp(name, "cuda", 4) || !strcmp(name, "vprintf") || !strcmp(name, "malloc") ||
-	       !strcmp(name, "free");
+	return !strncmp(name, "__", 2) || !strncmp(name, "cuda", 4) || !strcmp(name, "vprintf") ||
+	       !strcmp(name, "malloc") || !strcmp(name, "free");
 }
 
 const char *sim_image_unresolved(const struct sim_image *image)

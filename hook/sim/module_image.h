@@ -9,7 +9,7 @@
 
 #include "sim.h"
 
-#define SIM_KERNEL_PARAMS 4096       /* most parameters of one kernel */
+#define SIM_KERNEL_PARAMS      4096       /* most parameters of one kernel */
 #define SIM_KERNEL_PARAM_BYTES 32764 /* most bytes of them */
 
 struct sim_param {
@@ -60,7 +60,8 @@ struct sim_jit_log {
 void sim_jit_say(struct sim_jit_log *log, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Reads an image for a device of compute capability cc (90 for 9.0). size may be SIZE_MAX: then as the image's own
- * headers, or the end of the text, say. On an error *image is empty. Adds to *image where it is not: a link of several. */
+ * headers, or the end of the text, say. On an error *image is empty. Adds to *image where it is not: a link of
+ * several. */
 CUresult sim_image_read(struct sim_image *image, const void *data, size_t size, int cc, struct sim_jit_log *log);
 /* An image of unknown size: where it really begins (inside nvcc's wrapper) and its size; NULL: it cannot be told. */
 const void *sim_image_whole(const void *data, size_t *size);
@@ -82,7 +83,7 @@ void *sim_image_write_elf(const struct sim_image *image, int cc, size_t *size);
 
 /* For the readers. All copy the name; NULL without memory. */
 struct sim_kernel_image *sim_image_kernel(struct sim_image *image, const char *name, size_t length); /* found or new */
-struct sim_variable *sim_image_variable(struct sim_image *image, const char *name, size_t length);   /* found or new */
+struct sim_variable *sim_image_variable(struct sim_image *image, const char *name, size_t length); /* found or new */
 bool sim_image_function(struct sim_image *image, const char *name, size_t length, bool defined);
 bool sim_kernel_param(struct sim_kernel_image *kernel, unsigned index, uint32_t offset, uint32_t size);
 

@@ -135,7 +135,7 @@ static bool skip_statement(struct reader *r)
 	return take(r, ";") || fail(r, "';'");
 }
 
-/* ---- declarations ------------------------------------------------------------------------------------------------------ */
+/* ---- declarations ------------------------------------------------------------------------------------------------ */
 
 struct declaration {
 	const char *name;
@@ -152,10 +152,11 @@ static unsigned type_size(const struct reader *r)
 	static const struct {
 		const char *name;
 		unsigned size;
-	} types[] = {{".b8", 1},   {".u8", 1},   {".s8", 1},   {".b16", 2},  {".u16", 2},   {".s16", 2},  {".f16", 2},
-		     {".bf16", 2}, {".b32", 4},  {".u32", 4},  {".s32", 4},  {".f32", 4},   {".f16x2", 4}, {".bf16x2", 4},
-		     {".tf32", 4}, {".b64", 8},  {".u64", 8},  {".s64", 8},  {".f64", 8},   {".b128", 16}, {".pred", 1},
-		     {".texref", 8}, {".samplerref", 8}, {".surfref", 8}, {".e4m3", 1}, {".e5m2", 1}};
+	} types[] = {{".b8", 1},    {".u8", 1},     {".s8", 1},   {".b16", 2},    {".u16", 2},        {".s16", 2},
+	             {".f16", 2},   {".bf16", 2},   {".b32", 4},  {".u32", 4},    {".s32", 4},        {".f32", 4},
+	             {".f16x2", 4}, {".bf16x2", 4}, {".tf32", 4}, {".b64", 8},    {".u64", 8},        {".s64", 8},
+	             {".f64", 8},   {".b128", 16},  {".pred", 1}, {".texref", 8}, {".samplerref", 8}, {".surfref", 8},
+	             {".e4m3", 1},  {".e5m2", 1}};
 	for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++)
 		if (is(r, types[i].name))
 			return types[i].size;
@@ -196,7 +197,8 @@ static bool read_declaration(struct reader *r, struct declaration *d)
 			if (!skip_group(r))
 				return false;
 		} else if (take(r, ".ptr")) {
-			if (is(r, ".global") || is(r, ".shared") || is(r, ".const") || is(r, ".local") || is(r, ".param"))
+			if (is(r, ".global") || is(r, ".shared") || is(r, ".const") || is(r, ".local") ||
+			    is(r, ".param"))
 				next(r);
 			if (take(r, ".align") && !take_number(r, &value))
 				return false;
@@ -319,7 +321,7 @@ static bool read_variables(struct reader *r, bool constant, bool external)
 	return take(r, ";") || fail(r, "';'");
 }
 
-/* ---- functions --------------------------------------------------------------------------------------------------------- */
+/* ---- functions --------------------------------------------------------------------------------------------------- */
 
 static bool read_params(struct reader *r, struct sim_kernel_image *kernel)
 {
@@ -384,8 +386,9 @@ static bool read_body(struct reader *r, struct sim_kernel_image *kernel)
 			if (!read_declaration(r, &d))
 				return false;
 			if (d.size < (UINT64_C(1) << 30) && kernel->shared < (1u << 30))
-				kernel->shared = (kernel->shared + (uint32_t)d.align - 1) / (uint32_t)d.align * (uint32_t)d.align +
-						 (uint32_t)d.size;
+				kernel->shared = (kernel->shared + (uint32_t)d.align - 1) / (uint32_t)d.align *
+				                         (uint32_t)d.align +
+				                 (uint32_t)d.size;
 			if (!is(r, ";"))
 				return fail(r, "';'");
 			continue;
@@ -457,7 +460,7 @@ static bool read_function(struct reader *r)
 	return take(r, ";") || fail(r, "'{' or ';'");
 }
 
-/* ---- module level ------------------------------------------------------------------------------------------------------ */
+/* ---- module level ------------------------------------------------------------------------------------------------ */
 
 static bool read_directive(struct reader *r)
 {
@@ -478,7 +481,8 @@ static bool read_directive(struct reader *r)
 			return false;
 		return read_variables(r, true, external);
 	}
-	if (is(r, ".shared") || is(r, ".local") || is(r, ".tex") || is(r, ".pragma") || is(r, ".alias") || is(r, ".address_size")) {
+	if (is(r, ".shared") || is(r, ".local") || is(r, ".tex") || is(r, ".pragma") || is(r, ".alias") ||
+	    is(r, ".address_size")) {
 		if (!is(r, ".address_size"))
 			return skip_statement(r);
 		uint64_t bits;
@@ -520,8 +524,10 @@ static CUresult read_header(struct reader *r, int cc)
 	long minor = *end == '.' ? strtol(end + 1, NULL, 10) : 0;
 	r->image->ptx_version = major < 100 && minor < 10 ? (int)(major * 10 + minor) : 1000;
 	if (r->image->ptx_version > newest_version()) {
-		sim_jit_say(r->log, "ptxas application ptx input, line %d; fatal   : Unsupported .version %ld.%ld; current version is '%d.%d'",
-			    r->line, major, minor, newest_version() / 10, newest_version() % 10);
+		sim_jit_say(r->log,
+		            "ptxas application ptx input, line %d; fatal   : Unsupported .version %ld.%ld; current "
+		            "version is '%d.%d'",
+		            r->line, major, minor, newest_version() / 10, newest_version() % 10);
 		return CUDA_ERROR_UNSUPPORTED_PTX_VERSION;
 	}
 	next(r);
@@ -531,8 +537,10 @@ static CUresult read_header(struct reader *r, int cc)
 	}
 	int sm = (int)strtol(r->token + 3, NULL, 10);
 	if (sm > cc) {
-		sim_jit_say(r->log, "ptxas fatal   : SM version specified by .target (sm_%d) is higher than that of the device (sm_%d)", sm,
-			    cc);
+		sim_jit_say(r->log,
+		            "ptxas fatal   : SM version specified by .target (sm_%d) is higher than that of the device "
+		            "(sm_%d)",
+		            sm, cc);
 		return CUDA_ERROR_INVALID_PTX;
 	}
 	r->image->sm = sm > r->image->sm ? sm : r->image->sm;
@@ -557,8 +565,8 @@ CUresult sim_image_read_ptx(struct sim_image *image, const char *text, size_t si
 		if (!read_directive(&r))
 			error = CUDA_ERROR_INVALID_PTX;
 	if (r.error) {
-		sim_jit_say(log, "ptxas application ptx input, line %d; error   : syntax error at '%.*s': expected %s", r.line,
-			    (int)(r.length < 40 ? r.length : 40), r.token, r.error);
+		sim_jit_say(log, "ptxas application ptx input, line %d; error   : syntax error at '%.*s': expected %s",
+		            r.line, (int)(r.length < 40 ? r.length : 40), r.token, r.error);
 		sim_jit_say(log, "ptxas fatal   : Ptx assembly aborted due to errors");
 	}
 	free(copy);

@@ -11,13 +11,13 @@
 
 #include "module_image.h"
 
-#define CUBIN_MACHINE 190 /* EM_CUDA */
-#define CUBIN_OSABI   0x41
-#define CUBIN_ABI     8
-#define ENTRY         0x10
-#define MANAGED       0x04
+#define CUBIN_MACHINE   190 /* EM_CUDA */
+#define CUBIN_OSABI     0x41
+#define CUBIN_ABI       8
+#define ENTRY           0x10
+#define MANAGED         0x04
 #define SHARED_RESERVED 1024 /* since sm_90 */
-#define NV_INFO       (SHT_LOPROC + 0)
+#define NV_INFO         (SHT_LOPROC + 0)
 
 struct bytes {
 	unsigned char *data;
@@ -85,11 +85,17 @@ static void add_symbol(struct writer *w, const char *name, Elf64_Sym symbol)
 static void add_kernel(struct writer *w, const struct sim_kernel_image *kernel, int cc)
 {
 	static const unsigned char no_code[16];
-	Elf64_Shdr text = {.sh_type = SHT_PROGBITS, .sh_flags = SHF_ALLOC | SHF_EXECINSTR, .sh_size = sizeof(no_code),
-			   .sh_info = kernel->registers << 24, .sh_addralign = 128};
+	Elf64_Shdr text = {.sh_type = SHT_PROGBITS,
+	                   .sh_flags = SHF_ALLOC | SHF_EXECINSTR,
+	                   .sh_size = sizeof(no_code),
+	                   .sh_info = kernel->registers << 24,
+	                   .sh_addralign = 128};
 	unsigned home = add_section(w, text, ".text.", kernel->name, no_code);
-	add_symbol(w, kernel->name, (Elf64_Sym){.st_info = ELF64_ST_INFO(STB_GLOBAL, STT_FUNC), .st_other = ENTRY,
-						.st_shndx = (uint16_t)home, .st_size = sizeof(no_code)});
+	add_symbol(w, kernel->name,
+	           (Elf64_Sym){.st_info = ELF64_ST_INFO(STB_GLOBAL, STT_FUNC),
+	                       .st_other = ENTRY,
+	                       .st_shndx = (uint16_t)home,
+	                       .st_size = sizeof(no_code)});
 	struct bytes info = {0};
 	for (unsigned i = 0; i < kernel->nparams; i++) {
 		uint32_t record[4] = {0x000c1704, 0, i | kernel->params[i].offset << 16, kernel->params[i].size << 18};
@@ -100,13 +106,16 @@ static void add_kernel(struct writer *w, const struct sim_kernel_image *kernel, 
 		put(&info, record, sizeof(record));
 	}
 	w->file.failed |= info.failed;
-	add_section(w, (Elf64_Shdr){.sh_type = NV_INFO, .sh_size = info.size, .sh_info = home, .sh_addralign = 4}, ".nv.info.",
-		    kernel->name, info.data);
+	add_section(w, (Elf64_Shdr){.sh_type = NV_INFO, .sh_size = info.size, .sh_info = home, .sh_addralign = 4},
+	            ".nv.info.", kernel->name, info.data);
 	free(info.data);
 	if (kernel->shared)
-		add_section(w, (Elf64_Shdr){.sh_type = SHT_NOBITS, .sh_flags = SHF_ALLOC | SHF_WRITE, .sh_info = home,
-					    .sh_size = kernel->shared + (cc >= 90 ? SHARED_RESERVED : 0)},
-			    ".nv.shared.", kernel->name, NULL);
+		add_section(w,
+		            (Elf64_Shdr){.sh_type = SHT_NOBITS,
+		                         .sh_flags = SHF_ALLOC | SHF_WRITE,
+		                         .sh_info = home,
+		                         .sh_size = kernel->shared + (cc >= 90 ? SHARED_RESERVED : 0)},
+		            ".nv.shared.", kernel->name, NULL);
 }
 
 enum home { IN_ZERO, IN_INIT, IN_CONSTANT };
@@ -129,10 +138,12 @@ static void add_variables(struct writer *w, const struct sim_image *image, enum 
 		uint64_t a = variable->align ? variable->align : 1;
 		size = (size + a - 1) / a * a;
 		widest = a > widest ? a : widest;
-		add_symbol(w, variable->name, (Elf64_Sym){.st_info = ELF64_ST_INFO(STB_GLOBAL, STT_OBJECT),
-							  .st_other = variable->managed ? MANAGED : 0,
-							  .st_shndx = (uint16_t)section, .st_value = size,
-							  .st_size = variable->size});
+		add_symbol(w, variable->name,
+		           (Elf64_Sym){.st_info = ELF64_ST_INFO(STB_GLOBAL, STT_OBJECT),
+		                       .st_other = variable->managed ? MANAGED : 0,
+		                       .st_shndx = (uint16_t)section,
+		                       .st_value = size,
+		                       .st_size = variable->size});
 		if (home != IN_ZERO) {
 			put(&content, NULL, size - content.size);
 			put(&content, variable->init, variable->init_size);
@@ -141,8 +152,10 @@ static void add_variables(struct writer *w, const struct sim_image *image, enum 
 		size += variable->size;
 	}
 	w->file.failed |= content.failed;
-	Elf64_Shdr s = {.sh_type = home == IN_ZERO ? SHT_NOBITS : SHT_PROGBITS, .sh_flags = SHF_ALLOC | SHF_WRITE,
-			.sh_size = size, .sh_addralign = widest};
+	Elf64_Shdr s = {.sh_type = home == IN_ZERO ? SHT_NOBITS : SHT_PROGBITS,
+	                .sh_flags = SHF_ALLOC | SHF_WRITE,
+	                .sh_size = size,
+	                .sh_addralign = widest};
 	if (size)
 		add_section(w, s, "", name, content.data);
 	free(content.data);
@@ -152,8 +165,14 @@ static void finish(struct writer *w, int cc)
 {
 	static const char none[1];
 	unsigned strtab = w->nsections + 1;
-	add_section(w, (Elf64_Shdr){.sh_type = SHT_SYMTAB, .sh_size = w->symbols.size, .sh_link = strtab, .sh_info = 1,
-				    .sh_entsize = sizeof(Elf64_Sym), .sh_addralign = 8}, "", ".symtab", w->symbols.data);
+	add_section(w,
+	            (Elf64_Shdr){.sh_type = SHT_SYMTAB,
+	                         .sh_size = w->symbols.size,
+	                         .sh_link = strtab,
+	                         .sh_info = 1,
+	                         .sh_entsize = sizeof(Elf64_Sym),
+	                         .sh_addralign = 8},
+	            "", ".symtab", w->symbols.data);
 	put(&w->strings, none, 1);
 	add_section(w, (Elf64_Shdr){.sh_type = SHT_STRTAB, .sh_size = w->strings.size}, "", ".strtab", w->strings.data);
 	unsigned names = w->nsections;
@@ -165,9 +184,15 @@ static void finish(struct writer *w, int cc)
 	put(&w->sections, &s, sizeof(s));
 	w->nsections++;
 	align(&w->file, 8);
-	Elf64_Ehdr header = {.e_type = ET_EXEC, .e_machine = CUBIN_MACHINE, .e_version = 1, .e_flags = (uint32_t)cc << 8,
-			     .e_ehsize = sizeof(header), .e_shentsize = sizeof(Elf64_Shdr), .e_shoff = w->file.size,
-			     .e_shnum = (uint16_t)w->nsections, .e_shstrndx = (uint16_t)names};
+	Elf64_Ehdr header = {.e_type = ET_EXEC,
+	                     .e_machine = CUBIN_MACHINE,
+	                     .e_version = 1,
+	                     .e_flags = (uint32_t)cc << 8,
+	                     .e_ehsize = sizeof(header),
+	                     .e_shentsize = sizeof(Elf64_Shdr),
+	                     .e_shoff = w->file.size,
+	                     .e_shnum = (uint16_t)w->nsections,
+	                     .e_shstrndx = (uint16_t)names};
 	memcpy(header.e_ident, ELFMAG, SELFMAG);
 	header.e_ident[EI_CLASS] = ELFCLASS64;
 	header.e_ident[EI_DATA] = ELFDATA2LSB;

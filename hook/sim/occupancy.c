@@ -25,7 +25,7 @@ static int attribute(const struct sim_function *function, CUfunction_attribute w
 {
 	CUresult error;
 	return sim_kernel_attribute(&function->module->image, function->image, function->settings,
-				    function->module->context->device, which, &error);
+	                            function->module->context->device, which, &error);
 }
 
 unsigned sim_blocks_per_sm(const struct sim_function *function, unsigned threads, size_t dynamic_shared)
@@ -56,7 +56,7 @@ static struct sim_function *function_of(CUfunction handle, CUresult *error)
 }
 
 CUresult sim_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *numBlocks, CUfunction func, int blockSize,
-								  size_t dynamicSMemSize, unsigned int flags)
+                                                                  size_t dynamicSMemSize, unsigned int flags)
 {
 	CUresult error;
 	struct sim_function *function = function_of(func, &error);
@@ -69,21 +69,22 @@ CUresult sim_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *numBlocks
 }
 
 CUresult sim_cuOccupancyMaxActiveBlocksPerMultiprocessor(int *numBlocks, CUfunction func, int blockSize,
-							 size_t dynamicSMemSize)
+                                                         size_t dynamicSMemSize)
 {
 	return sim_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(numBlocks, func, blockSize, dynamicSMemSize, 0);
 }
 
 /* The block size with most resident threads, the largest of equals; then the grid that fills the device. */
 CUresult sim_cuOccupancyMaxPotentialBlockSizeWithFlags(int *minGridSize, int *blockSize, CUfunction func,
-						       CUoccupancyB2DSize blockSizeToDynamicSMemSize,
-						       size_t dynamicSMemSize, int blockSizeLimit, unsigned int flags)
+                                                       CUoccupancyB2DSize blockSizeToDynamicSMemSize,
+                                                       size_t dynamicSMemSize, int blockSizeLimit, unsigned int flags)
 {
 	CUresult error;
 	struct sim_function *function = function_of(func, &error);
 	if (!function)
 		return error;
-	if (!minGridSize || !blockSize || blockSizeLimit < 0 || (flags & ~(unsigned)CU_OCCUPANCY_DISABLE_CACHING_OVERRIDE))
+	if (!minGridSize || !blockSize || blockSizeLimit < 0 ||
+	    (flags & ~(unsigned)CU_OCCUPANCY_DISABLE_CACHING_OVERRIDE))
 		return CUDA_ERROR_INVALID_VALUE;
 	int limit = attribute(function, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK);
 	if (blockSizeLimit && blockSizeLimit < limit)
@@ -103,15 +104,15 @@ CUresult sim_cuOccupancyMaxPotentialBlockSizeWithFlags(int *minGridSize, int *bl
 }
 
 CUresult sim_cuOccupancyMaxPotentialBlockSize(int *minGridSize, int *blockSize, CUfunction func,
-					      CUoccupancyB2DSize blockSizeToDynamicSMemSize, size_t dynamicSMemSize,
-					      int blockSizeLimit)
+                                              CUoccupancyB2DSize blockSizeToDynamicSMemSize, size_t dynamicSMemSize,
+                                              int blockSizeLimit)
 {
 	return sim_cuOccupancyMaxPotentialBlockSizeWithFlags(minGridSize, blockSize, func, blockSizeToDynamicSMemSize,
-							     dynamicSMemSize, blockSizeLimit, 0);
+	                                                     dynamicSMemSize, blockSizeLimit, 0);
 }
 
 CUresult sim_cuOccupancyAvailableDynamicSMemPerBlock(size_t *dynamicSmemSize, CUfunction func, int numBlocks,
-						     int blockSize)
+                                                     int blockSize)
 {
 	CUresult error;
 	struct sim_function *function = function_of(func, &error);
@@ -165,6 +166,7 @@ CUresult sim_cuOccupancyMaxActiveClusters(int *numClusters, CUfunction func, con
 	if (!size || size > 16)
 		return CUDA_ERROR_INVALID_CLUSTER_SIZE;
 	unsigned threads = config->blockDimX * config->blockDimY * config->blockDimZ;
-	*numClusters = (int)(sim_blocks_per_sm(function, threads, config->sharedMemBytes) * model_of(function)->sms / size);
+	*numClusters =
+	        (int)(sim_blocks_per_sm(function, threads, config->sharedMemBytes) * model_of(function)->sms / size);
 	return CUDA_SUCCESS;
 }

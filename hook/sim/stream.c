@@ -1,9 +1,10 @@
 /* stream.c: streams from creation to destruction, what a stream handle means, and waiting for streams.
  *
- * Three kinds: the *legacy* (NULL) stream of each context, which runs in order with the blocking streams; a *per-thread*
- * stream per thread and context, made when first named, a blocking stream otherwise; and those that programs create.
- * Capture into graphs is not part of this driver: no stream ever captures, and starting to is not supported.
- * What can go wrong: a stale handle (CUDA_ERROR_INVALID_HANDLE), no current context (CUDA_ERROR_INVALID_CONTEXT).
+ * Three kinds: the *legacy* (NULL) stream of each context, which runs in order with the blocking streams; a
+ * *per-thread* stream per thread and context, made when first named, a blocking stream otherwise; and those that
+ * programs create. Capture into graphs is not part of this driver: no stream ever captures, and starting to is not
+ * supported. What can go wrong: a stale handle (CUDA_ERROR_INVALID_HANDLE), no current context
+ * (CUDA_ERROR_INVALID_CONTEXT).
  */
 #include <stdlib.h>
 
@@ -31,7 +32,7 @@ static struct sim_stream *stream_new(struct sim_context *context, unsigned flags
 	return stream;
 }
 
-/* ---- per-thread streams --------------------------------------------------------------------------------------------- */
+/* ---- per-thread streams ------------------------------------------------------------------------------------------ */
 
 #define THREAD_CONTEXTS 32 /* contexts in which one thread may have a stream of its own */
 
@@ -114,7 +115,7 @@ static struct sim_stream *per_thread_stream(struct sim_context *context)
 	return stream;
 }
 
-/* ---- handles ---------------------------------------------------------------------------------------------------------- */
+/* ---- handles ----------------------------------------------------------------------------------------------------- */
 
 struct sim_stream *sim_stream_of(CUstream handle, CUresult *error)
 {
@@ -155,7 +156,7 @@ struct sim_context *sim_stream_context(struct sim_stream *stream)
 	return stream->context;
 }
 
-/* ---- waiting ---------------------------------------------------------------------------------------------------------- */
+/* ---- waiting ----------------------------------------------------------------------------------------------------- */
 
 static bool stream_done(const struct sim_waiter *waiter)
 {
@@ -195,7 +196,7 @@ CUresult sim_context_wait(struct sim_context *context)
 	return sim_context_error(context);
 }
 
-/* ---- a context's streams ------------------------------------------------------------------------------------------------ */
+/* ---- a context's streams ----------------------------------------------------------------------------------------- */
 
 void sim_streams_init(struct sim_context *context)
 {
@@ -206,8 +207,8 @@ void sim_streams_init(struct sim_context *context)
 
 static bool only_legacy_left(const struct sim_waiter *waiter)
 {
-	return waiter->context->streams == waiter->context->legacy && (!waiter->context->legacy ||
-								       !waiter->context->legacy->next);
+	return waiter->context->streams == waiter->context->legacy &&
+	       (!waiter->context->legacy || !waiter->context->legacy->next);
 }
 
 static bool none_left(const struct sim_waiter *waiter)
@@ -241,7 +242,7 @@ void sim_streams_destroy(struct sim_context *context)
 	pthread_mutex_unlock(&sim_engine_mutex);
 }
 
-/* ---- entry points ------------------------------------------------------------------------------------------------------- */
+/* ---- entry points ------------------------------------------------------------------------------------------------ */
 
 CUresult sim_cuStreamCreateWithPriority(CUstream *phStream, unsigned int flags, int priority)
 {

@@ -56,9 +56,11 @@ CUresult sim_cuStreamCopyAttributes(CUstream dstStream, CUstream srcStream)
 	struct sim_stream *from = to ? sim_stream_of(srcStream, &error) : NULL;
 	if (!from)
 		return error;
+	if (from->context != to->context)
+		return CUDA_ERROR_INVALID_VALUE;
 	pthread_mutex_lock(&sim_engine_mutex);
 	for (int i = 0; i < SIM_STREAM_ATTRIBUTES; i++)
-		if (i != CU_LAUNCH_ATTRIBUTE_PRIORITY) /* the documentation leaves it out of the copy: it is set at creation */
+		if (i != CU_LAUNCH_ATTRIBUTE_PRIORITY) /* a stream keeps the priority it was made with */
 			to->attribute[i] = from->attribute[i];
 	pthread_mutex_unlock(&sim_engine_mutex);
 	return CUDA_SUCCESS;
@@ -78,7 +80,7 @@ CUresult sim_cuStreamAttachMemAsync(CUstream hStream, CUdeviceptr dptr, size_t l
 	return sim_enqueue(stream, &nothing);
 }
 
-/* ---- capture ---------------------------------------------------------------------------------------------------------- */
+/* ---- capture ----------------------------------------------------------------------------------------------------- */
 
 CUresult sim_cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
 {
@@ -109,18 +111,18 @@ CUresult sim_cuStreamGetCaptureInfo(CUstream hStream, CUstreamCaptureStatus *cap
 }
 
 CUresult sim_cuStreamGetCaptureInfo_v2(CUstream hStream, CUstreamCaptureStatus *captureStatus_out, cuuint64_t *id_out,
-				       CUgraph *graph_out, const CUgraphNode **dependencies_out,
-				       size_t *numDependencies_out)
+                                       CUgraph *graph_out, const CUgraphNode **dependencies_out,
+                                       size_t *numDependencies_out)
 {
 	(void)graph_out, (void)dependencies_out, (void)numDependencies_out;
 	return sim_cuStreamGetCaptureInfo(hStream, captureStatus_out, id_out);
 }
 
 CUresult sim_cuStreamGetCaptureInfo_v3(CUstream hStream, CUstreamCaptureStatus *captureStatus_out, cuuint64_t *id_out,
-				       CUgraph *graph_out, const CUgraphNode **dependencies_out,
-				       const CUgraphEdgeData **edgeData_out, size_t *numDependencies_out)
+                                       CUgraph *graph_out, const CUgraphNode **dependencies_out,
+                                       const CUgraphEdgeData **edgeData_out, size_t *numDependencies_out)
 {
 	(void)edgeData_out;
 	return sim_cuStreamGetCaptureInfo_v2(hStream, captureStatus_out, id_out, graph_out, dependencies_out,
-					     numDependencies_out);
+	                                     numDependencies_out);
 }

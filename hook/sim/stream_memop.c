@@ -30,7 +30,7 @@ static bool poll_wait(const void *arg)
 {
 	const struct memop *op = arg;
 	uint64_t now = op->wide ? __atomic_load_n((uint64_t *)op->address, __ATOMIC_ACQUIRE)
-				: __atomic_load_n((uint32_t *)op->address, __ATOMIC_ACQUIRE);
+	                        : __atomic_load_n((uint32_t *)op->address, __ATOMIC_ACQUIRE);
 	uint64_t mask = op->wide ? UINT64_MAX : UINT32_MAX;
 	switch (op->flags & 3) {
 	case CU_STREAM_WAIT_VALUE_EQ:
@@ -49,7 +49,8 @@ static CUresult check(const struct memop *op)
 	size_t size = op->wide ? 8 : 4;
 	if (op->address % size != 0 || !sim_is_mapped(op->address, size))
 		return CUDA_ERROR_INVALID_VALUE;
-	unsigned allowed = op->wait ? 3u | CU_STREAM_WAIT_VALUE_FLUSH : (unsigned)CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER;
+	unsigned allowed =
+	        op->wait ? 3u | CU_STREAM_WAIT_VALUE_FLUSH : (unsigned)CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER;
 	return op->flags & ~allowed ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
@@ -91,7 +92,7 @@ CUresult sim_cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_
 CUresult sim_cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned int flags)
 {
 	return queue_memop(stream,
-			   (struct memop){.address = addr, .value = value, .flags = flags, .wide = true, .wait = true});
+	                   (struct memop){.address = addr, .value = value, .flags = flags, .wide = true, .wait = true});
 }
 
 CUresult sim_cuStreamWriteValue32(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned int flags)
@@ -117,18 +118,24 @@ CUresult sim_cuStreamWaitValue64(CUstream stream, CUdeviceptr addr, cuuint64_t v
 /* One entry of a batch. Barriers and flushes need nothing: items run in order and memory is coherent. */
 static CUresult read_batch(const CUstreamBatchMemOpParams *param, struct memop *op, bool *empty)
 {
-	bool wait = param->operation == CU_STREAM_MEM_OP_WAIT_VALUE_32 || param->operation == CU_STREAM_MEM_OP_WAIT_VALUE_64;
+	bool wait = param->operation == CU_STREAM_MEM_OP_WAIT_VALUE_32 ||
+	            param->operation == CU_STREAM_MEM_OP_WAIT_VALUE_64;
 	*empty = false;
 	switch (param->operation) {
 	case CU_STREAM_MEM_OP_WAIT_VALUE_32:
 	case CU_STREAM_MEM_OP_WRITE_VALUE_32:
-		*op = (struct memop){.address = param->writeValue.address, .value = param->writeValue.value,
-				     .flags = param->writeValue.flags, .wait = wait};
+		*op = (struct memop){.address = param->writeValue.address,
+		                     .value = param->writeValue.value,
+		                     .flags = param->writeValue.flags,
+		                     .wait = wait};
 		return check(op);
 	case CU_STREAM_MEM_OP_WAIT_VALUE_64:
 	case CU_STREAM_MEM_OP_WRITE_VALUE_64:
-		*op = (struct memop){.address = param->writeValue.address, .value = param->writeValue.value64,
-				     .flags = param->writeValue.flags, .wide = true, .wait = wait};
+		*op = (struct memop){.address = param->writeValue.address,
+		                     .value = param->writeValue.value64,
+		                     .flags = param->writeValue.flags,
+		                     .wide = true,
+		                     .wait = wait};
 		return check(op);
 	case CU_STREAM_MEM_OP_BARRIER:
 	case CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES:
@@ -140,7 +147,7 @@ static CUresult read_batch(const CUstreamBatchMemOpParams *param, struct memop *
 }
 
 CUresult sim_cuStreamBatchMemOp_v2(CUstream stream, unsigned int count, CUstreamBatchMemOpParams *paramArray,
-				   unsigned int flags)
+                                   unsigned int flags)
 {
 	CUresult error;
 	struct sim_stream *target = sim_stream_of(stream, &error);
@@ -162,7 +169,7 @@ CUresult sim_cuStreamBatchMemOp_v2(CUstream stream, unsigned int count, CUstream
 }
 
 CUresult sim_cuStreamBatchMemOp(CUstream stream, unsigned int count, CUstreamBatchMemOpParams *paramArray,
-				unsigned int flags)
+                                unsigned int flags)
 {
 	return sim_cuStreamBatchMemOp_v2(stream, count, paramArray, flags);
 }

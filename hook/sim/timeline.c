@@ -33,7 +33,7 @@ void sim_timeline_take(struct sim_engine *engine, uint64_t ready, uint64_t amoun
 	do {
 		start = old > ready && old <= latest ? old : ready;
 	} while (!__atomic_compare_exchange_n(&state->engine_until, &old, start + amount, false, __ATOMIC_ACQ_REL,
-					      __ATOMIC_RELAXED));
+	                                      __ATOMIC_RELAXED));
 	engine->cursor_ns = start;
 	engine->until_ns = start + amount;
 	struct sim_client_device *client = &sim_machine->client[sim_client_slot()].device[engine->device];
@@ -74,8 +74,8 @@ void sim_timeline_return(struct sim_engine *engine)
 	if (engine->cursor_ns >= engine->until_ns)
 		return;
 	uint64_t end = engine->until_ns;
-	if (__atomic_compare_exchange_n(&sim_machine->device[engine->device].engine_until, &end, engine->cursor_ns, false,
-					__ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+	if (__atomic_compare_exchange_n(&sim_machine->device[engine->device].engine_until, &end, engine->cursor_ns,
+	                                false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
 		engine->until_ns = engine->cursor_ns;
 }
 
@@ -86,8 +86,8 @@ bool sim_meeting_over(struct sim_item *item, int device)
 		item->meet_by_ns = now + PATIENCE_NS;
 	bool give_up = now > item->meet_by_ns;
 	if (give_up)
-		sim_log("device %d: a collective waited %llu ms for its partner on another device; it goes on alone", device,
-			(unsigned long long)(PATIENCE_NS / 1000000));
+		sim_log("device %d: a collective waited %llu ms for its partner on another device; it goes on alone",
+		        device, (unsigned long long)(PATIENCE_NS / 1000000));
 	return sim_meeting_met(item->meeting, device, item->seq, give_up) || give_up;
 }
 

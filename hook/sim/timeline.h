@@ -19,7 +19,8 @@ struct sim_engine {
 };
 
 uint64_t sim_slice_ns(int device);
-/* Makes [cursor, until) non-empty and begin at or after `ready`: what is left of the grant, else a new one of `amount`. */
+/* Makes [cursor, until) non-empty and begin at or after `ready`: what is left of the grant, else a new one of
+ * `amount`. */
 void sim_timeline_take(struct sim_engine *engine, uint64_t ready, uint64_t amount);
 /* Books run_ns from cursor_ns on as busy, and moves the cursor. */
 void sim_timeline_used(struct sim_engine *engine);

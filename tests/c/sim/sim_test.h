@@ -30,11 +30,11 @@
 
 /* Kernels for every test: spin_ns runs as long as its argument says, the others by their profile's rules. */
 static const char test_ptx[] __attribute__((unused)) =
-	".version 8.0\n.target sm_70\n.address_size 64\n"
-	".visible .entry spin_ns(.param .u64 ns) { ret; }\n"
-	".visible .entry plain(.param .u64 p, .param .u32 n) { ret; }\n"
-	".visible .entry nothing() { ret; }\n"
-	".visible .entry ncclDevKernel_AllReduce(.param .u64 p) { ret; }\n";
+        ".version 8.0\n.target sm_70\n.address_size 64\n"
+        ".visible .entry spin_ns(.param .u64 ns) { ret; }\n"
+        ".visible .entry plain(.param .u64 p, .param .u32 n) { ret; }\n"
+        ".visible .entry nothing() { ret; }\n"
+        ".visible .entry ncclDevKernel_AllReduce(.param .u64 p) { ret; }\n";
 
 /* The context of device 0 (or another), current. Sets the machine's profile before the first use. */
 static inline CUcontext test_context(const char *profile, int device)

@@ -1,6 +1,6 @@
 /* A collective keeps its device busy until its partner on the other device has come; a dead partner's place is void. */
-#include <sys/wait.h>
 #include <signal.h>
+#include <sys/wait.h>
 
 #include "sim_test.h"
 
@@ -27,7 +27,8 @@ static void one_process(struct sim_machine *machine)
 
 	OK(cuCtxSetCurrent(first));
 	launch(on_first, a);
-	while (__atomic_load_n(&counters->busy_ns, __ATOMIC_RELAXED) < 1000000) /* it waits, and keeps the engine busy */
+	while (__atomic_load_n(&counters->busy_ns, __ATOMIC_RELAXED) <
+	       1000000) /* it waits, and keeps the engine busy */
 		usleep(100);
 	GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(a));
 	CHECK(test_counters(machine, 1)->busy_ns == 0, "the partner's device is busy without it");

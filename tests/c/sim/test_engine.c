@@ -27,7 +27,8 @@ static void reap(pid_t pid, bool killed)
 {
 	int status;
 	CHECK(waitpid(pid, &status, 0) == pid, "no child %d", (int)pid);
-	CHECK(killed ? WIFSIGNALED(status) : WIFEXITED(status) && WEXITSTATUS(status) == 0, "child ended with status %x", status);
+	CHECK(killed ? WIFSIGNALED(status) : WIFEXITED(status) && WEXITSTATUS(status) == 0,
+	      "child ended with status %x", status);
 }
 
 static void fixed_work(void *arg)

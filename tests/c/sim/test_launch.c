@@ -8,8 +8,8 @@ static void takes(uint64_t expected, const char *what)
 	static uint64_t before;
 	OK(cuCtxSynchronize());
 	uint64_t now = counters->busy_ns;
-	CHECK(now - before == expected, "%s took %llu ns of the engine, not %llu", what, (unsigned long long)(now - before),
-	      (unsigned long long)expected);
+	CHECK(now - before == expected, "%s took %llu ns of the engine, not %llu", what,
+	      (unsigned long long)(now - before), (unsigned long long)expected);
 	before = now;
 }
 
@@ -35,7 +35,8 @@ static void durations(CUfunction spin, CUfunction plain, const struct sim_device
 	OK(cuLaunchKernel(plain, wave + 1, 1, 1, 32, 1, 1, 0, NULL, plain_params, NULL));
 	takes(46000, "two waves twice");
 	ns = 5000;
-	CUlaunchConfig config = {.gridDimX = 2, .gridDimY = 1, .gridDimZ = 1, .blockDimX = 1, .blockDimY = 1, .blockDimZ = 1};
+	CUlaunchConfig config = {
+	        .gridDimX = 2, .gridDimY = 1, .gridDimZ = 1, .blockDimX = 1, .blockDimY = 1, .blockDimZ = 1};
 	OK(cuLaunchKernelEx(&config, spin, spin_params, NULL));
 	OK(cuLaunchCooperativeKernel(spin, 1, 1, 1, 1, 1, 1, 0, NULL, spin_params));
 	takes(10000, "an extended and a cooperative launch");
@@ -60,8 +61,14 @@ static void refusals(CUfunction spin, CUfunction nothing)
 	GIVES(CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE,
 	      cuLaunchCooperativeKernel(spin, 132 * 32 + 1, 1, 1, 32, 1, 1, 0, NULL, params));
 	CUlaunchAttribute attribute = {.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, .value.clusterDim = {9, 1, 1}};
-	CUlaunchConfig config = {.gridDimX = 9, .gridDimY = 1, .gridDimZ = 1, .blockDimX = 1, .blockDimY = 1, .blockDimZ = 1,
-				 .attrs = &attribute, .numAttrs = 1};
+	CUlaunchConfig config = {.gridDimX = 9,
+	                         .gridDimY = 1,
+	                         .gridDimZ = 1,
+	                         .blockDimX = 1,
+	                         .blockDimY = 1,
+	                         .blockDimZ = 1,
+	                         .attrs = &attribute,
+	                         .numAttrs = 1};
 	GIVES(CUDA_ERROR_INVALID_CLUSTER_SIZE, cuLaunchKernelEx(&config, nothing, NULL, NULL));
 	takes(0, "refused launches");
 	CUcontext context;
@@ -92,8 +99,8 @@ static void full_queue(CUfunction spin, unsigned depth)
 	for (unsigned i = 0; i < depth + 500; i++)
 		test_spin(spin, stream, 20000);
 	uint64_t done = counters->busy_ns - before;
-	CHECK(done >= 400 * 20000ull, "%u launches returned with %llu ns done: the queue of %u let all of them in", depth + 500,
-	      (unsigned long long)done, depth);
+	CHECK(done >= 400 * 20000ull, "%u launches returned with %llu ns done: the queue of %u let all of them in",
+	      depth + 500, (unsigned long long)done, depth);
 	OK(cuStreamSynchronize(stream));
 	takes((depth + 500) * 20000ull, "all of them");
 	OK(cuStreamDestroy(stream));
@@ -131,7 +138,8 @@ int main(void)
 	occupancy(nothing);
 	old_manner(module);
 	full_queue(spin, machine->model[0].queue_depth);
-	CHECK(machine->device[0].engine_busy_ns == counters->busy_ns, "the device was busy for %llu ns, its only client for %llu",
+	CHECK(machine->device[0].engine_busy_ns == counters->busy_ns,
+	      "the device was busy for %llu ns, its only client for %llu",
 	      (unsigned long long)machine->device[0].engine_busy_ns, (unsigned long long)counters->busy_ns);
 	return 0;
 }

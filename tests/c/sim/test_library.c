@@ -2,8 +2,8 @@
 #include "sim_test.h"
 
 static const char code[] = ".version 8.0\n.target sm_70\n.address_size 64\n"
-			   ".global .u32 counter = 9;\n.global .attribute(.managed) .u32 both = 5;\n"
-			   ".visible .entry spin_ns(.param .u64 ns) { ret; }\n.visible .entry other() { ret; }\n";
+                           ".global .u32 counter = 9;\n.global .attribute(.managed) .u32 both = 5;\n"
+                           ".visible .entry spin_ns(.param .u64 ns) { ret; }\n.visible .entry other() { ret; }\n";
 
 static void without_context(CUlibrary library, CUkernel kernel)
 {

@@ -1,18 +1,19 @@
 /* Linking: two inputs become one cubin that loads; what is missing is named in the log. */
 #include "sim_test.h"
 
-static char caller[] = ".version 8.0\n.target sm_70\n.address_size 64\n"
-		       ".extern .func (.param .b32 r) helper(.param .b32 x);\n.extern .global .u32 total;\n"
-		       ".visible .entry spin_ns(.param .u64 ns, .param .u8 flag, .param .align 4 .b8 s[12]) .maxntid 64, 2, 1\n"
-		       "{ .shared .align 4 .b8 t[256]; ret; }\n";
+static char caller[] =
+        ".version 8.0\n.target sm_70\n.address_size 64\n"
+        ".extern .func (.param .b32 r) helper(.param .b32 x);\n.extern .global .u32 total;\n"
+        ".visible .entry spin_ns(.param .u64 ns, .param .u8 flag, .param .align 4 .b8 s[12]) .maxntid 64, 2, 1\n"
+        "{ .shared .align 4 .b8 t[256]; ret; }\n";
 static char callee[] = ".version 8.0\n.target sm_70\n.address_size 64\n"
-		       ".visible .global .align 4 .u32 total = 41;\n.visible .global .align 8 .b8 zeros[100];\n"
-		       ".visible .const .align 4 .u32 seven = 7;\n"
-		       ".visible .func (.param .b32 r) helper(.param .b32 x) { ret; }\n";
+                       ".visible .global .align 4 .u32 total = 41;\n.visible .global .align 8 .b8 zeros[100];\n"
+                       ".visible .const .align 4 .u32 seven = 7;\n"
+                       ".visible .func (.param .b32 r) helper(.param .b32 x) { ret; }\n";
 
 static char error_log[1024], info_log[1024];
 static CUjit_option options[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES, CU_JIT_INFO_LOG_BUFFER,
-				 CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES};
+                                 CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES};
 static void *values[4];
 
 static CUlinkState begin(void)

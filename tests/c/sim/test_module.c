@@ -2,17 +2,18 @@
 #include "sim_test.h"
 
 static const char rich_ptx[] =
-	"//\n// a comment\n.version 8.3\n.target sm_80, debug\n.address_size 64\n"
-	".extern .func (.param .b32 r) vprintf(.param .b64 a, .param .b64 b);\n"
-	".global .align 4 .u32 counter = 7;\n"
-	".global .align 16 .b8 table[4096];\n"
-	".const .align 8 .f64 coef[2] = {0d3FF0000000000000, 0d4000000000000000};\n"
-	".global .attribute(.managed) .align 4 .u32 shared_with_host;\n"
-	".visible .func (.param .b32 r) helper(.param .b32 x) { .reg .b32 %r<2>; ret; }\n"
-	".visible .entry work(\n .param .u8 c,\n .param .align 8 .b8 s[24],\n .param .u32 n, .param .u64 .ptr .global .align 4 p)\n"
-	".maxntid 256, 1, 1\n"
-	"{ .shared .align 4 .b8 tile[512]; .reg .b32 %r<9>; { mov.u32 %r1, %tid.x; } L1: @%p1 bra L1; /* } */ ret; }\n"
-	".weak .entry nothing() { ret; }\n";
+        "//\n// a comment\n.version 8.3\n.target sm_80, debug\n.address_size 64\n"
+        ".extern .func (.param .b32 r) vprintf(.param .b64 a, .param .b64 b);\n"
+        ".global .align 4 .u32 counter = 7;\n"
+        ".global .align 16 .b8 table[4096];\n"
+        ".const .align 8 .f64 coef[2] = {0d3FF0000000000000, 0d4000000000000000};\n"
+        ".global .attribute(.managed) .align 4 .u32 shared_with_host;\n"
+        ".visible .func (.param .b32 r) helper(.param .b32 x) { .reg .b32 %r<2>; ret; }\n"
+        ".visible .entry work(\n .param .u8 c,\n .param .align 8 .b8 s[24],\n .param .u32 n, .param .u64 .ptr .global "
+	".align 4 p)\n"
+        ".maxntid 256, 1, 1\n"
+        "{ .shared .align 4 .b8 tile[512]; .reg .b32 %r<9>; { mov.u32 %r1, %tid.x; } L1: @%p1 bra L1; /* } */ ret; }\n"
+        ".weak .entry nothing() { ret; }\n";
 
 static void functions(CUmodule module)
 {
@@ -48,7 +49,8 @@ static void functions(CUmodule module)
 	OK(cuFuncSetAttribute(work, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 100000));
 	OK(cuFuncGetAttribute(&value, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, work));
 	CHECK(value == 100000, "%d bytes of dynamic shared memory", value);
-	GIVES(CUDA_ERROR_INVALID_VALUE, cuFuncSetAttribute(work, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 10000000));
+	GIVES(CUDA_ERROR_INVALID_VALUE,
+	      cuFuncSetAttribute(work, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 10000000));
 	GIVES(CUDA_ERROR_INVALID_VALUE, cuFuncSetAttribute(work, CU_FUNC_ATTRIBUTE_NUM_REGS, 8));
 }
 
@@ -78,7 +80,7 @@ static void refuse(CUresult expected, const char *ptx, const char *words)
 {
 	char error[512] = "untouched", info[512] = "untouched";
 	CUjit_option options[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES, CU_JIT_INFO_LOG_BUFFER,
-				  CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES};
+	                          CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES};
 	void *values[] = {error, (void *)sizeof(error), info, (void *)sizeof(info)};
 	CUmodule module;
 	GIVES(expected, cuModuleLoadDataEx(&module, ptx, 4, options, values));
@@ -90,7 +92,8 @@ static void refuse(CUresult expected, const char *ptx, const char *words)
 static void refusals(void)
 {
 	CUmodule module;
-	refuse(CUDA_ERROR_INVALID_PTX, ".version 8.0\n.target sm_80\n.visible .entry k(.param .u64 p { ret; }", "line 3");
+	refuse(CUDA_ERROR_INVALID_PTX, ".version 8.0\n.target sm_80\n.visible .entry k(.param .u64 p { ret; }",
+	       "line 3");
 	refuse(CUDA_ERROR_INVALID_PTX, ".version 8.0\n.target sm_80\n.visible .entry k() { ret;", "'}'");
 	refuse(CUDA_ERROR_INVALID_PTX, ".version 8.0\n.target sm_80\nthis is not code", "a directive");
 	refuse(CUDA_ERROR_INVALID_PTX, ".version 8.0\n.target sm_100\n", "sm_100");
@@ -111,8 +114,9 @@ static void accounting(void)
 	OK(cuMemGetInfo(&before, &total));
 	OK(cuModuleLoadData(&module, ".version 8.0\n.target sm_80\n.global .b8 big[104857600];\n.entry k() { ret; }"));
 	OK(cuMemGetInfo(&with, &total));
-	CHECK(before - with >= machine->model[0].module + 104857600, "%zu bytes for a module of %llu with 100 MiB of variables",
-	      before - with, (unsigned long long)machine->model[0].module);
+	CHECK(before - with >= machine->model[0].module + 104857600,
+	      "%zu bytes for a module of %llu with 100 MiB of variables", before - with,
+	      (unsigned long long)machine->model[0].module);
 	OK(cuModuleUnload(module));
 	OK(cuMemGetInfo(&after, &total));
 	CHECK(after == before, "%zu bytes free before, %zu after", before, after);

@@ -1,5 +1,5 @@
-/* The readers of code against damaged input: whatever bytes come, they end with an answer and inside their bounds. Run it
- * with the address sanitizer to see the second half of that. Also: LZ4, fatbins, and what a written cubin reads as. */
+/* The readers of code against damaged input: whatever bytes come, they end with an answer and inside their bounds. Run
+ * it with the address sanitizer to see the second half of that. Also: LZ4, fatbins, and what a written cubin reads as. */
 #include <stdarg.h>
 
 #include "module_image.h"
@@ -8,11 +8,12 @@
 struct sim_machine *sim_machine; /* none: the readers then assume the newest driver */
 
 static const char ptx[] =
-	".version 8.0\n.target sm_80\n.address_size 64\n.extern .func (.param .b32 r) vprintf(.param .b64 a);\n"
-	".global .align 8 .v2 .f32 pair[3] = {0f3F800000, 1.5, 0f00000000, 2.0};\n.const .b8 text[6] = {104, 0x65, 0b1, 0154, 0, 1};\n"
-	".visible .entry first(.param .u64 .ptr .global .align 16 p, .param .align 8 .b8 s[40], .param .f16 h)\n"
-	".reqntid 64, 2\n{ .reg .b32 %r<4>; .shared .b8 t[100]; @%p bra L; L: ret; }\n"
-	".func helper(.param .b32 x) { ret; }\n.visible .entry second() { ret; }\n";
+        ".version 8.0\n.target sm_80\n.address_size 64\n.extern .func (.param .b32 r) vprintf(.param .b64 a);\n"
+        ".global .align 8 .v2 .f32 pair[3] = {0f3F800000, 1.5, 0f00000000, 2.0};\n.const .b8 text[6] = {104, 0x65, "
+	"0b1, 0154, 0, 1};\n"
+        ".visible .entry first(.param .u64 .ptr .global .align 16 p, .param .align 8 .b8 s[40], .param .f16 h)\n"
+        ".reqntid 64, 2\n{ .reg .b32 %r<4>; .shared .b8 t[100]; @%p bra L; L: ret; }\n"
+        ".func helper(.param .b32 x) { ret; }\n.visible .entry second() { ret; }\n";
 
 static unsigned seed = 12345;
 
@@ -38,10 +39,11 @@ static CUresult read_image(const void *data, size_t size, struct sim_image *imag
 static void same_as_ptx(const struct sim_image *image, const char *from)
 {
 	CHECK(image->nkernels == 2, "%s: %u kernels", from, image->nkernels);
-	const struct sim_kernel_image *first = !strcmp(image->kernels[0].name, "first") ? &image->kernels[0] : &image->kernels[1];
+	const struct sim_kernel_image *first =
+	        !strcmp(image->kernels[0].name, "first") ? &image->kernels[0] : &image->kernels[1];
 	const uint32_t where[3][2] = {{0, 8}, {8, 40}, {48, 2}};
-	CHECK(first->nparams == 3 && first->shared == 100 && first->max_threads == 128, "%s: %u params, %u shared, %u threads",
-	      from, first->nparams, first->shared, first->max_threads);
+	CHECK(first->nparams == 3 && first->shared == 100 && first->max_threads == 128,
+	      "%s: %u params, %u shared, %u threads", from, first->nparams, first->shared, first->max_threads);
 	for (int i = 0; i < 3; i++)
 		CHECK(first->params[i].offset == where[i][0] && first->params[i].size == where[i][1],
 		      "%s: parameter %d has %u bytes at %u", from, i, first->params[i].size, first->params[i].offset);
@@ -52,7 +54,8 @@ static void same_as_ptx(const struct sim_image *image, const char *from)
 		CHECK(variable->size == (pair ? 24u : 6u), "%s: %s has %llu bytes", from, variable->name,
 		      (unsigned long long)variable->size);
 		if (!pair)
-			CHECK(variable->init_size == 6 && !memcmp(variable->init, "he\001l\000\001", 6), "%s: wrong initial bytes", from);
+			CHECK(variable->init_size == 6 && !memcmp(variable->init, "he\001l\000\001", 6),
+			      "%s: wrong initial bytes", from);
 	}
 }
 
@@ -65,7 +68,8 @@ static void damaged(const void *good, size_t size, const char *what)
 		struct sim_image image;
 		memcpy(bad, good, size);
 		for (unsigned n = 1 + chance(6); n > 0; n--)
-			bad[chance((unsigned)size)] = chance(3) ? (unsigned char)chance(256) : (unsigned char)-(int)chance(2);
+			bad[chance((unsigned)size)] =
+			        chance(3) ? (unsigned char)chance(256) : (unsigned char)-(int)chance(2);
 		size_t cut = chance(4) ? size : 1 + chance((unsigned)size);
 		if (read_image(bad, cut, &image) == CUDA_SUCCESS) {
 			accepted++;
@@ -79,7 +83,8 @@ static void damaged(const void *good, size_t size, const char *what)
 }
 
 /* One entry with PTX in it, packed or not. */
-static size_t make_fatbin(unsigned char *out, const unsigned char *payload, size_t payload_size, bool packed, size_t unpacked)
+static size_t make_fatbin(unsigned char *out, const unsigned char *payload, size_t payload_size, bool packed,
+                          size_t unpacked)
 {
 	size_t padded = (payload_size + 7) / 8 * 8;
 	uint64_t total = 64 + padded;
@@ -118,7 +123,8 @@ static void lz4(void)
 	CHECK(n == 13 && !memcmp(out, "abcdabcdabcd!", 13), "unpacked %lld bytes: %.13s", (long long)n, out);
 	CHECK(sim_lz4_decode(packed, sizeof(packed), out, 12) == -1, "12 bytes are not enough for 13");
 	static const unsigned char too_far[] = {0x14, 'a', 9, 0, 0x10, '!'};
-	CHECK(sim_lz4_decode(too_far, sizeof(too_far), out, sizeof(out)) == -1, "a match before the beginning was taken");
+	CHECK(sim_lz4_decode(too_far, sizeof(too_far), out, sizeof(out)) == -1,
+	      "a match before the beginning was taken");
 }
 
 int main(void)
@@ -129,7 +135,8 @@ int main(void)
 	same_as_ptx(&image, "PTX");
 	size_t cubin_size = 0;
 	void *cubin = sim_image_write_elf(&image, 90, &cubin_size);
-	CHECK(cubin && sim_elf_size(cubin) == cubin_size, "the cubin of %zu bytes says it has %zu", cubin_size, sim_elf_size(cubin));
+	CHECK(cubin && sim_elf_size(cubin) == cubin_size, "the cubin of %zu bytes says it has %zu", cubin_size,
+	      sim_elf_size(cubin));
 	sim_image_free(&image);
 	CHECK(read_image(cubin, cubin_size, &image) == CUDA_SUCCESS, "the written cubin is refused");
 	same_as_ptx(&image, "cubin");

@@ -45,8 +45,8 @@ int main(void)
 	      "streams %llu, %llu, NULL %llu, threads %llu and %llu", own, again, legacy, ids[0], ids[1]);
 
 	/* A program built for per-thread default streams means its own stream by NULL. */
-	CUresult (*get_id_ptsz)(CUstream, unsigned long long *) = (CUresult(*)(CUstream, unsigned long long *))dlsym(
-		RTLD_DEFAULT, "cuStreamGetId_ptsz");
+	CUresult (*get_id_ptsz)(CUstream, unsigned long long *) =
+	        (CUresult (*)(CUstream, unsigned long long *))dlsym(RTLD_DEFAULT, "cuStreamGetId_ptsz");
 	CHECK(get_id_ptsz, "cuStreamGetId_ptsz is not exported");
 	OK(get_id_ptsz(NULL, &through_null));
 	CHECK(through_null == own, "NULL meant stream %llu, not the thread's own %llu", through_null, own);

@@ -27,7 +27,7 @@ bool sim_meeting_met(uint64_t key, int device, uint64_t item, bool give_up)
 	return false;
 }
 
-#define SLICE UINT64_C(2000000)
+#define SLICE   UINT64_C(2000000)
 #define CLIENTS 4
 
 /* Four clients with work without end get the same, one after the other, without a hole. */
@@ -40,8 +40,8 @@ static void taken_in_turn(void)
 		for (slot = 0; slot < CLIENTS; slot++) {
 			struct sim_engine *own = &engine[slot];
 			sim_timeline_take(own, 1000000000, SLICE);
-			CHECK(own->cursor_ns == end, "round %d: client %d begins at %llu, the one before ended at %llu", round, slot,
-			      (unsigned long long)own->cursor_ns, (unsigned long long)end);
+			CHECK(own->cursor_ns == end, "round %d: client %d begins at %llu, the one before ended at %llu",
+			      round, slot, (unsigned long long)own->cursor_ns, (unsigned long long)end);
 			end = own->until_ns;
 			own->run_ns = SLICE;
 			now_ns = end + 50000; /* everybody is late, always */
