@@ -406,15 +406,23 @@ static void *worker_main(void *arg)
 	return NULL;
 }
 
+static struct sim_stream *oldest_host_call(const struct sim_engine *engine)
+{
+	struct sim_stream *oldest = NULL;
+	for (struct sim_stream *stream = engine->active; stream; stream = stream->next_active)
+		if (stream->head->kind == SIM_ITEM_HOST && is_runnable(engine, stream) &&
+		    (!oldest || stream->head->seq < oldest->head->seq))
+			oldest = stream;
+	return oldest;
+}
+
 /* Host functions have a thread of their own: one that blocks holds up its stream, not the device. */
 static void *host_main(void *arg)
 {
 	struct sim_engine *engine = arg;
 	pthread_mutex_lock(&sim_engine_mutex);
 	for (;;) {
-		struct sim_stream *stream = engine->active;
-		while (stream && !(stream->head->kind == SIM_ITEM_HOST && is_runnable(engine, stream)))
-			stream = stream->next_active;
+		struct sim_stream *stream = oldest_host_call(engine);
 		if (stream) {
 			run_head(engine, stream, ready_ns(stream));
 			kick(engine);
