@@ -108,7 +108,7 @@ int vgpu_ledger_hold(struct vgpu_ledger *ledger, uint32_t slot);
 void vgpu_ledger_let_go(struct vgpu_ledger *ledger); /* undo that */
 bool vgpu_ledger_unlinked(const struct vgpu_ledger *ledger);
 void vgpu_ledger_forked(void); /* in a fork's child: close the descriptor it inherited */
-int vgpu_ledger_setup_lock(struct vgpu_ledger *ledger); /* 0; -1: somebody held it for two seconds */
+int vgpu_ledger_setup_lock(struct vgpu_ledger *ledger); /* 0; -1: somebody held it for five seconds */
 void vgpu_ledger_setup_unlock(struct vgpu_ledger *ledger);
 /* Fill in where the ledger of this user and these limits lies; makes the directory. 0, or -1 with the reason. */
 int vgpu_ledger_standalone_path(struct vgpu_ledger *ledger, const struct vgpu_env *env, char reason[VGPU_REASON_MAX]);

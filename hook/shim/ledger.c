@@ -20,7 +20,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define SETUP_WAIT_NS UINT64_C(2000000000)
+/* Nobody holds the set-up lock for a millisecond; what is waited for is a loaded machine, or a holder that was stopped. */
+#define SETUP_WAIT_NS UINT64_C(5000000000)
 #define SETUP_PAUSE_NS UINT64_C(200000)
 /* Out of the way of programs that count on low numbers, and of select(). */
 #define HIGH_DESCRIPTOR 960
@@ -223,7 +224,7 @@ static int make_whole(struct vgpu_ledger *ledger, char reason[VGPU_REASON_MAX])
 		return refuse(reason, "ledger %.200s cannot be read: %s", ledger->path, strerror(errno));
 	if (magic == 0) {
 		if (vgpu_ledger_setup_lock(ledger) != 0)
-			return refuse(reason, "ledger %.200s: its set-up lock was not to be had in 2 s", ledger->path);
+			return refuse(reason, "ledger %.200s: its set-up lock was not to be had in 5 s", ledger->path);
 		result = initialise(ledger->fd);
 		int error = errno;
 		vgpu_ledger_setup_unlock(ledger);
@@ -393,7 +394,7 @@ int vgpu_ledger_claim_policy(struct vgpu_ledger *ledger, const struct ptg_policy
 	for (uint32_t i = 0; i < policy->ndev; i++) {
 		int index = vgpu_ledger_claim_device(ledger, policy->device[i].uuid);
 		if (index == -2)
-			return refuse(reason, "ledger %.200s: its set-up lock was not to be had in 2 s", ledger->path);
+			return refuse(reason, "ledger %.200s: its set-up lock was not to be had in 5 s", ledger->path);
 		if (index != (int)i)
 			return refuse(reason, "ledger %.200s counts device %u as %.63s, the policy as %.63s; it belongs to another grant",
 				      ledger->path, i, map->uuid[i], policy->device[i].uuid);

@@ -84,8 +84,12 @@ static const char *verify_once(const struct ptg_policy *map, struct ptg_policy *
 	*seen = __atomic_load_n(&map->seq, __ATOMIC_ACQUIRE);
 	if (*seen & 1)
 		return "being written and never finished";
-	memcpy(copy, map, sizeof *copy);
-	__atomic_thread_fence(__ATOMIC_ACQUIRE);
+	/* Acquiring loads keep the second look at the sequence behind the copy. */
+	typedef uint64_t __attribute__((may_alias)) word;
+	const word *from = (const word *)map;
+	word *to = (word *)copy;
+	for (size_t i = 0; i < sizeof *copy / sizeof *to; i++)
+		to[i] = __atomic_load_n(&from[i], __ATOMIC_ACQUIRE);
 	if (__atomic_load_n(&map->seq, __ATOMIC_RELAXED) != *seen)
 		return "changing all the time";
 	return check(copy);

@@ -215,7 +215,7 @@ static bool open_removable(struct vgpu_state *s)
 				vgpu_ledger_close(&s->ledger);
 				continue;
 			}
-			snprintf(s->reason, sizeof s->reason, "ledger %.200s: its set-up lock was not to be had in 2 s",
+			snprintf(s->reason, sizeof s->reason, "ledger %.200s: its set-up lock was not to be had in 5 s",
 				 s->ledger.path);
 			break;
 		}

@@ -151,6 +151,11 @@ static void takes_three(void)
 	CHECK(vgpu_reserve(0, 3 * GIB) == CUDA_SUCCESS, "3 GiB of 4: %s", vgpu_reason());
 }
 
+static void takes_half(void)
+{
+	CHECK(vgpu_reserve(0, 2 * GIB) == CUDA_SUCCESS, "2 GiB of 4: %s", vgpu_reason());
+}
+
 static void finds_one_left(void)
 {
 	CHECK(vgpu_reserve(0, GIB) == CUDA_SUCCESS && vgpu_reserve(0, 1) == CUDA_ERROR_OUT_OF_MEMORY, "1 GiB of 4 was left");
@@ -185,6 +190,11 @@ static void shared_by_programs(void)
 	setenv("CUDA_DEVICE_MEMORY_LIMIT", "4g", 1);
 	scene("after a kill", takes_three);
 	CHECK(ledgers(name) == 0, "%d ledgers left", ledgers(name));
+	first = actor_start(takes_half);
+	other = actor_start(takes_half);
+	actor_kill(&first);
+	actor_end(&other);
+	CHECK(ledgers(name) == 0, "%d ledgers left", ledgers(name));
 }
 
 static void brief(void)
@@ -198,7 +208,7 @@ static void brief(void)
 /* The last one out and the next one in, again and again: nobody is left on a file that was removed. */
 static void coming_and_going(void)
 {
-	enum { AT_ONCE = 6, ALL = 600 };
+	enum { AT_ONCE = 6, ALL = 300 };
 	char name[300];
 	int running = 0, status;
 	world_begin();

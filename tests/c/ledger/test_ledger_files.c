@@ -199,7 +199,7 @@ static void lock_is_kept(void)
 	world_share(GIB);
 	int fd = open(world_path("ledger"), O_RDWR | O_CLOEXEC);
 	CHECK(vgpu_byte_lock(fd, PTG_LOCK_SETUP) == 0, "lock");
-	refused_for("somebody keeps the set-up lock", "2 s");
+	refused_for("somebody keeps the set-up lock", "5 s");
 	close(fd);
 	scene("it was freed", works);
 }

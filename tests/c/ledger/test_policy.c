@@ -150,9 +150,12 @@ static void only_lower(void)
 	scene("switches change nothing", is_limited_to_gib);
 	CHECK(access(world_path("mine"), F_OK) != 0, "the environment has moved the ledger");
 	setenv("CUDA_DEVICE_MEMORY_LIMIT", "80g", 1);
-	setenv("CUDA_DEVICE_MEMORY_LIMIT_0", "0", 1);
 	setenv("MAX_GPU_MEM_MB", "99999", 1);
 	scene("higher changes nothing", is_limited_to_gib);
+	setenv("CUDA_DEVICE_MEMORY_LIMIT_0", "80g", 1);
+	scene("higher for one changes nothing", is_limited_to_gib);
+	setenv("CUDA_DEVICE_MEMORY_LIMIT_0", "0", 1);
+	scene("none for one changes nothing", is_limited_to_gib);
 	struct ptg_policy p = world_policy(2 * GIB);
 	world_write("policy", &p, sizeof p);
 	setenv("CUDA_DEVICE_MEMORY_LIMIT", "1g", 1);
