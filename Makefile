@@ -33,6 +33,11 @@ $(VENV)/.test: $(VENV)/.base
 	$(BIN)/python -m pip install -q --disable-pip-version-check -r $(VENV)/test.txt
 	@touch $@
 
+$(VENV)/.clients: $(VENV)/.base
+	$(BIN)/python tools/dependencies.py demo test clients > $(VENV)/clients.txt
+	$(BIN)/python -m pip install -q --disable-pip-version-check -r $(VENV)/clients.txt
+	@touch $@
+
 $(VENV)/.lint: $(VENV)/.base
 	$(BIN)/python tools/dependencies.py lint test > $(VENV)/lint.txt
 	$(BIN)/python -m pip install -q --disable-pip-version-check -r $(VENV)/lint.txt
@@ -56,10 +61,10 @@ test: test-c test-python test-clients
 test-c: build
 	cd $(BUILD) && $(CURDIR)/$(BIN)/ctest --output-on-failure -j $(JOBS)
 
-test-python: build $(VENV)/.test
+test-python: build $(VENV)/.clients
 	$(BIN)/python -m pytest tests
 
-test-clients: build $(VENV)/.test $(VENV)/.demo
+test-clients: build $(VENV)/.clients
 	$(BIN)/python -m pytest tests/clients
 
 test-wheel: build $(VENV)/.test
@@ -78,7 +83,7 @@ compilers: $(VENV)/.base
 		$(CMAKE) -S . -B build-$$compiler -DCMAKE_C_COMPILER=$$compiler -DPARTAGE_WERROR=ON -DPARTAGE_PYTHON=OFF > /dev/null && \
 		$(BIN)/cmake --build build-$$compiler -j $(JOBS) -- --quiet || exit 1; done
 
-soak: build $(VENV)/.test $(VENV)/.demo
+soak: build $(VENV)/.clients
 	PARTAGE_SOAK=$(SOAK) $(BIN)/python -m pytest tests/soak -s
 
 bench: build $(VENV)/.test

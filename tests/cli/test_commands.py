@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+
 from partage._version import __version__
 from partage.cli import exit_codes
 from partage.cli.app import COMMANDS

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 
 import pytest
+
 from partage.model import Device, LaunchError, PolicyError, ShareRefused
 from partage.run import handover
 from partage.shm import Policy, PolicyDevice, WatchedLedger

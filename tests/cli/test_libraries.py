@@ -4,6 +4,7 @@ simulated driver is never used beside a real one unless that is forced."""
 from __future__ import annotations
 
 import pytest
+
 from partage.model import DeviceError, LaunchError
 from partage.run import libraries
 

@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from partage.run.handover import HandOver
 from partage.run.libraries import find_library
 

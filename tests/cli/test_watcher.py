@@ -11,10 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
 from partage.run.handover import HandOver
 from partage.run.watcher import Watcher, find_process, start_time
 from partage.shm import Policy, PolicyDevice, PolicyFile, Slot, read_policy
-
 from tests.shm.conftest import UUID, Tenant, tenant  # noqa: F401 -- a fixture
 
 GIB = 1 << 30

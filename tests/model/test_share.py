@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from partage.model import Device, ShareClass, ShareRefused, UsageError, Wish, parse_priority, pick
 
 GIB = 1 << 30

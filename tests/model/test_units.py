@@ -8,6 +8,7 @@ import contextlib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from partage.model import UsageError, format_cores, format_memory, parse_cores, parse_memory
 
 GIB = 1 << 30

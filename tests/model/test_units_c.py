@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+
 from partage.model import UsageError, parse_memory
 
 ROOT = Path(__file__).parents[2]

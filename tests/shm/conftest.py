@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from partage._abi import ffi, lib
 from partage.shm import create_ledger, locks
 

@@ -10,6 +10,7 @@ import select
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+
 from partage._abi import lib
 from partage.model import LedgerError
 from partage.shm import WatchedLedger, create_ledger, read_ledger

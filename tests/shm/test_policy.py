@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from partage._abi import ffi, lib
 from partage.model import PolicyError
 from partage.shm import Policy, PolicyDevice, PolicyFile, read_policy

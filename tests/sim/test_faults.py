@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+
 from partage._abi import lib
 from partage.model import NotFoundError, UsageError
 from partage.sim import faults, profiles

@@ -8,6 +8,7 @@ import struct
 from typing import TYPE_CHECKING
 
 import pytest
+
 from partage._abi import ffi, lib
 from partage.model import DeviceError, NotFoundError, UsageError
 from partage.sim import profiles

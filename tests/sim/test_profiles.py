@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from partage.sim import profiles
 from partage.sim.fields import parse_bytes, parse_time
 from partage.sim.profiles import ProfileError
