@@ -3,66 +3,8 @@
  * Every scene runs in a process of its own on a machine of two devices.
  */
 #include <nvml.h>
-#include <stddef.h>
-#include <sys/stat.h>
 
-#include "partage/policy.h"
-#include "shim_test.h"
-
-static void scene(const char *name, void (*body)(void))
-{
-	int status;
-	pid_t pid = fork();
-	if (pid == 0) {
-		body();
-		_exit(0);
-	}
-	CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0, "%s: status 0x%x", name,
-	      status);
-}
-
-static uint32_t crc32c(const unsigned char *p, size_t n)
-{
-	uint32_t crc = UINT32_MAX;
-	while (n--) {
-		crc ^= *p++;
-		for (int bit = 0; bit < 8; bit++)
-			crc = crc >> 1 ^ (crc & 1 ? 0x82f63b78 : 0);
-	}
-	return ~crc;
-}
-
-/* A hand-over directory that grants the named devices, in this order, with limits of 1 GiB, 2 GiB ... */
-static void grant(const char *name, const int *device, unsigned count)
-{
-	struct ptg_policy policy = {.magic = PTG_POLICY_MAGIC, .layout = PTG_POLICY_LAYOUT, .size = sizeof(policy)};
-	char path[512];
-	policy.seq = 2;
-	policy.generation = 1;
-	policy.state = PTG_STATE_OPEN;
-	policy.enforcement = PTG_ENFORCE_SHIM;
-	policy.ndev = count;
-	for (unsigned i = 0; i < count; i++) {
-		const struct sim_device_model *model = &machine()->model[device[i]];
-		snprintf(policy.device[i].uuid, sizeof(policy.device[i].uuid), "%s", model->uuid);
-		policy.device[i].memory = (i + 1) * GIB;
-		policy.device[i].physical = model->memory;
-		policy.device[i].ceiling = 1000;
-		policy.device[i].weight = 100;
-		policy.device[i].context = model->context;
-	}
-	policy.crc32c =
-	        crc32c((unsigned char *)&policy.generation, sizeof(policy) - offsetof(struct ptg_policy, generation));
-	snprintf(path, sizeof(path), "%s/%s", getenv("TEST_SCRATCH"), name);
-	CHECK(mkdir(path, 0700) == 0, "mkdir %s", path);
-	setenv("PARTAGE_DIR", path, 1);
-	for (int ledger = 0; ledger < 2; ledger++) {
-		snprintf(path, sizeof(path), "%s/%s", getenv("PARTAGE_DIR"), ledger ? "ledger" : "policy");
-		int fd = open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
-		CHECK(fd >= 0 && (ledger || write(fd, &policy, sizeof(policy)) == sizeof(policy)), "%s", path);
-		close(fd);
-	}
-}
+#include "grant.h"
 
 static void is_uuid(const char *text, int device)
 {
@@ -214,14 +156,9 @@ static void closed(void)
 	CHECK(held(0) == 0, "%lu bytes are held", (unsigned long)held(0));
 }
 
-static void touch(void)
-{
-	OK(cuInit(0));
-}
-
 int main(void)
 {
-	const int second[] = {1}, swapped[] = {1, 0};
+	const struct granted second[] = {{1, GIB}}, swapped[] = {{1, GIB}, {0, 2 * GIB}};
 	unsetenv("CUDA_DEVICE_MEMORY_LIMIT");
 	scene("make the machine", touch);
 	grant("second", second, 1);
