@@ -104,6 +104,7 @@ static void close_context(struct sim_context *context)
 static void count_context(int device, int change)
 {
 	devices[device].contexts += (unsigned)change;
+	sim_count_context(device, change);
 	if (devices[device].contexts == 0)
 		sim_pools_close(device);
 }
@@ -203,7 +204,7 @@ CUresult sim_cuCtxPopCurrent(CUcontext *out)
 
 /* ---- primary contexts ------------------------------------------------------------------------------------------- */
 
-static bool flags_are_valid(unsigned flags)
+bool sim_context_flags_valid(unsigned flags)
 {
 	unsigned schedule = flags & CU_CTX_SCHED_MASK;
 
@@ -311,7 +312,7 @@ CUresult sim_cuDevicePrimaryCtxSetFlags_v2(CUdevice ordinal, unsigned int flags)
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (!flags_are_valid(flags))
+	if (!sim_context_flags_valid(flags))
 		return CUDA_ERROR_INVALID_VALUE;
 	struct sim_context *context = sim_primary(device);
 	if (!context)
@@ -361,7 +362,7 @@ static CUresult create(CUcontext *out, unsigned flags, CUdevice ordinal, unsigne
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (!out || !flags_are_valid(flags))
+	if (!out || !sim_context_flags_valid(flags))
 		return CUDA_ERROR_INVALID_VALUE;
 	if (__atomic_load_n(&sim_machine->device[device].lost, __ATOMIC_ACQUIRE))
 		return SIM_ERROR_LOST;

@@ -10,6 +10,7 @@ void sim_memory_space_free(struct sim_context *context);
 /* pool.c: the last context on the device is gone, and with it what its pool held. */
 void sim_pools_close(int device);
 
+bool sim_context_flags_valid(unsigned flags);         /* context.c: as cuCtxCreate takes them */
 void sim_limits_init(struct sim_context *context);   /* context_state.c */
 bool sim_devices_peer(int device, int other);         /* device.c: one can reach the other's memory */
 bool sim_device_place(int device, unsigned *domain, unsigned *bus, unsigned *slot); /* device.c: on the PCI bus */

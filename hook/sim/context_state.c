@@ -109,7 +109,7 @@ CUresult sim_cuCtxSetFlags(unsigned int flags)
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (flags & ~(unsigned)CU_CTX_FLAGS_MASK)
+	if (!sim_context_flags_valid(flags))
 		return CUDA_ERROR_INVALID_VALUE;
 	context->flags = flags;
 	return CUDA_SUCCESS;

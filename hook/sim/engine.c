@@ -134,6 +134,8 @@ void sim_stream_reap(struct sim_stream *stream)
 {
 	if (!stream->destroyed || stream->head || stream->refs)
 		return;
+	if (stream->barrier)
+		stream->context->barrier = NULL;
 	if (stream->prev)
 		stream->prev->next = stream->next;
 	else if (stream->context->streams == stream)
@@ -149,11 +151,22 @@ static bool is_blocking(const struct sim_stream *stream)
 	return !stream->legacy && !(stream->flags & CU_STREAM_NON_BLOCKING);
 }
 
+/* cuCtxWaitEvent: a wait in the context's barrier stream holds up whatever any stream of the context was given later. */
+static bool is_held_up(const struct sim_stream *stream)
+{
+	const struct sim_stream *barrier = stream->context->barrier;
+	for (const struct sim_item *item = barrier && barrier != stream ? barrier->head : NULL;
+	     item && item->seq < stream->head->seq; item = item->next)
+		if (item->kind == SIM_ITEM_WAIT)
+			return true;
+	return false;
+}
+
 /* The NULL stream and the blocking streams of its context run in the order in which their items were queued. */
 static bool is_runnable(const struct sim_engine *engine, const struct sim_stream *stream)
 {
 	const struct sim_item *item = stream->head;
-	if (!item || item->claimed || engine->running == stream)
+	if (!item || item->claimed || engine->running == stream || is_held_up(stream))
 		return false;
 	if (is_blocking(stream)) {
 		const struct sim_item *other = stream->context->legacy->head;
@@ -167,6 +180,19 @@ static bool is_runnable(const struct sim_engine *engine, const struct sim_stream
 	return true;
 }
 
+/* cuCtxRecordEvent: nothing that any stream of the context was given earlier is left, and when the last of it ended. */
+static bool context_drained(const struct sim_stream *barrier, uint64_t *ready)
+{
+	for (const struct sim_stream *other = barrier->context->streams; other; other = other->next) {
+		if (other == barrier)
+			continue;
+		if (other->head && other->head->seq < barrier->head->seq)
+			return false;
+		*ready = other->last_ns > *ready ? other->last_ns : *ready;
+	}
+	return true;
+}
+
 /* Virtual time from which the head could run, as far as its own stream and the NULL-stream rules say. */
 static uint64_t ready_ns(const struct sim_stream *stream)
 {
@@ -174,6 +200,8 @@ static uint64_t ready_ns(const struct sim_stream *stream)
 	uint64_t other = stream->legacy ? stream->blocking_ns : 0;
 	if (is_blocking(stream))
 		other = stream->context->legacy->last_ns;
+	if (stream->context->barrier && stream->context->barrier->held_ns > other)
+		other = stream->context->barrier->held_ns;
 	return ready > other ? ready : other;
 }
 
@@ -223,6 +251,8 @@ static void complete(struct sim_engine *engine, struct sim_stream *stream, uint6
 		stream->last_ns = at;
 	if (is_blocking(stream) && at > stream->context->legacy->blocking_ns)
 		stream->context->legacy->blocking_ns = at;
+	if (stream->barrier && item->kind == SIM_ITEM_WAIT)
+		stream->held_ns = at;
 	if (item->kind == SIM_ITEM_RECORD && item->generation > item->event->completed) {
 		item->event->completed = item->generation;
 		item->event->time_ns = at;
@@ -285,6 +315,8 @@ static bool step(struct sim_engine *engine, struct sim_stream *stream)
 		kick_host(engine);
 		return false;
 	case SIM_ITEM_RECORD:
+		if (stream->barrier && !context_drained(stream, &ready))
+			return false;
 		break;
 	}
 	run_head(engine, stream, ready);

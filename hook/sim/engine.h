@@ -53,10 +53,12 @@ struct sim_stream {
 	unsigned depth;          /* items queued */
 	unsigned refs;           /* threads that look at it without being its items */
 	bool legacy;             /* the context's NULL stream */
+	bool barrier;            /* the context's, which is in order with all its streams; see event.c */
 	bool destroyed;          /* goes when its last item has */
 	bool active;             /* in the engine's list */
 	uint64_t last_ns;        /* virtual end of its latest item */
 	uint64_t blocking_ns;    /* legacy only: latest end in any blocking stream of the context */
+	uint64_t held_ns;        /* barrier only: until when its latest wait held up the context */
 	CUlaunchAttributeValue attribute[SIM_STREAM_ATTRIBUTES]; /* what a program set, to be read back */
 	struct sim_stream *next, *prev;             /* the context's streams */
 	struct sim_stream *next_active, *prev_active; /* the engine's streams with items */
@@ -94,6 +96,8 @@ uint64_t sim_engine_seq(void); /* of the item queued last */
 bool sim_stream_drained(const struct sim_stream *stream, uint64_t seq);
 void sim_event_put(struct sim_stream_event *event); /* drops a reference */
 void sim_stream_reap(struct sim_stream *stream); /* frees it where it is destroyed and nobody needs it any more */
+
+struct sim_stream *sim_stream_barrier(struct sim_context *context); /* without the mutex; NULL: no memory */
 
 /* Without the mutex. What `like` says is copied into a queued item; `wait` sleeps until it has run. */
 CUresult sim_engine_submit(struct sim_stream *stream, const struct sim_item *like, bool wait);

@@ -141,7 +141,7 @@ static void count(unsigned call)
 	__atomic_fetch_add(&sim_call_count[call], 1, __ATOMIC_RELAXED);
 	if (!sim_machine)
 		return;
-	slot = sim_client_slot();
+	slot = sim_client_slot_held(); /* cuInit takes one; who only watches through NVML never has one */
 	if (slot >= 0 && slot < SIM_CLIENTS)
 		__atomic_fetch_add(&sim_machine->client[slot].calls, 1, __ATOMIC_RELAXED);
 }

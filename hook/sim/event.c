@@ -5,6 +5,7 @@
  */
 #include <stdlib.h>
 
+#include "context.h"
 #include "engine.h"
 #include "sim_impl.h"
 
@@ -87,6 +88,35 @@ CUresult sim_cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Fl
 		return CUDA_ERROR_INVALID_VALUE;
 	struct sim_item item = {.kind = SIM_ITEM_WAIT, .event = event};
 	return sim_engine_submit(stream, &item, false);
+}
+
+/* ---- a whole context --------------------------------------------------------------------------------------------- */
+
+/* Both are items of the context's barrier stream: a record there completes when everything that any stream of the
+ * context was given before it has, and a wait there holds up everything that is given to them after it. */
+static CUresult submit_to_context(CUcontext handle, CUevent hEvent, enum sim_item_kind kind)
+{
+	struct sim_context *context = sim_context_of(handle);
+	if (!context)
+		return CUDA_ERROR_INVALID_CONTEXT;
+	struct sim_stream_event *event = event_of(hEvent);
+	if (!event || (kind == SIM_ITEM_RECORD && event->context_id != context->id))
+		return CUDA_ERROR_INVALID_HANDLE;
+	struct sim_stream *barrier = sim_stream_barrier(context);
+	if (!barrier)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	struct sim_item item = {.kind = kind, .event = event};
+	return sim_engine_submit(barrier, &item, false);
+}
+
+CUresult sim_cuCtxRecordEvent(CUcontext hCtx, CUevent hEvent)
+{
+	return submit_to_context(hCtx, hEvent, SIM_ITEM_RECORD);
+}
+
+CUresult sim_cuCtxWaitEvent(CUcontext hCtx, CUevent hEvent)
+{
+	return submit_to_context(hCtx, hEvent, SIM_ITEM_WAIT);
 }
 
 static CUresult device_error(const struct sim_stream_event *event)

@@ -6,8 +6,6 @@
  * success, as in the real driver.
  */
 #include <pthread.h>
-#include <stdlib.h>
-#include <unistd.h>
 
 #include "sim.h"
 #include "sim_impl.h"
@@ -31,27 +29,13 @@ bool sim_initialized(void)
 	return __atomic_load_n(&state, __ATOMIC_ACQUIRE) == READY;
 }
 
-/* A real driver's device node or proc entry: a simulated one beside it would mislead whoever loads it by accident. */
-static bool real_driver_present(void)
-{
-	const char *probe = getenv("PARTAGE_SIM_REAL_DRIVER_PROBE");
-
-	if (probe && *probe)
-		return access(probe, F_OK) == 0;
-	return access("/dev/nvidiactl", F_OK) == 0 || access("/proc/driver/nvidia/version", F_OK) == 0;
-}
-
 /* Under init_mutex. */
 static CUresult initialize(void)
 {
 	static bool handler;
-	const char *force = getenv("PARTAGE_SIM_FORCE");
 
-	if (!(force && *force) && real_driver_present()) {
-		sim_log("a real NVIDIA driver is present on this machine; the simulated one runs beside it only where "
-		        "PARTAGE_SIM_FORCE=1 is set");
+	if (sim_real_driver_refuses("cuInit"))
 		return CUDA_ERROR_SYSTEM_DRIVER_MISMATCH;
-	}
 	if (!handler)
 		handler = pthread_atfork(NULL, NULL, after_fork_in_child) == 0;
 	if (sim_machine_open() < 0 || sim_client_slot() < 0)

@@ -64,6 +64,21 @@ uint64_t sim_now(void)
 	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
+bool sim_real_driver_refuses(const char *what)
+{
+	const char *force = getenv("PARTAGE_SIM_FORCE"), *probe = getenv("PARTAGE_SIM_REAL_DRIVER_PROBE");
+
+	if (force && *force)
+		return false;
+	if (probe && *probe ? access(probe, F_OK) != 0
+	                    : access("/dev/nvidiactl", F_OK) != 0 && access("/proc/driver/nvidia/version", F_OK) != 0)
+		return false;
+	sim_log("%s: a real NVIDIA driver is on this machine; the simulated one runs beside it only where "
+	        "PARTAGE_SIM_FORCE=1 is set",
+	        what);
+	return true;
+}
+
 /* ---- OFD locks -------------------------------------------------------------------------------------------------- */
 
 static int byte_op(int fd, int command, short type, long byte, struct flock *lock)

@@ -271,6 +271,15 @@ int sim_account(int device, int64_t delta, bool context)
 	return 0;
 }
 
+void sim_count_context(int device, int change)
+{
+	int slot = sim_client_slot();
+
+	if (slot >= 0)
+		__atomic_add_fetch(&sim_machine->client[slot].device[device].ncontexts, (uint32_t)change,
+		                   __ATOMIC_RELAXED);
+}
+
 uint64_t sim_device_used(int device)
 {
 	struct sim_device_state *state = &sim_machine->device[device];
@@ -383,6 +392,11 @@ static int claim(void)
 	if (found < 0)
 		sim_log("all %d client slots of the simulated machine are taken", SIM_CLIENTS);
 	return found;
+}
+
+int sim_client_slot_held(void)
+{
+	return __atomic_load_n(&own_slot, __ATOMIC_ACQUIRE);
 }
 
 int sim_client_slot(void)

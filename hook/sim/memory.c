@@ -1,7 +1,8 @@
 /* memory.c: device memory by cuMemAlloc, cuMemAllocPitch and cuMemAllocManaged, and how much there is.
  *
  * Called by programs, and by module.c for variables. Blocks of a granule and more have granules of their own; smaller
- * ones are packed per context. A free waits for the context first, as the real driver does in effect. Managed memory
+ * ones are packed per context. A free waits for the context first, as the real driver does in effect, unless the block
+ * is a pool's. Managed memory
  * counts in full from the start: the simulated card cannot be oversubscribed. What can go wrong: a full card
  * (CUDA_ERROR_OUT_OF_MEMORY); a pointer that is no start of a live block (CUDA_ERROR_INVALID_VALUE).
  */
@@ -262,15 +263,13 @@ CUresult sim_cuMemFree_v2(CUdeviceptr p)
 	pthread_mutex_unlock(&sim_memory_mutex);
 	if (!ours)
 		return CUDA_ERROR_INVALID_VALUE;
-	/* Removed first, so that nobody frees it twice meanwhile; an error of the context does not keep the memory. */
-	int device = block->device;
-	bool pooled = block->kind == SIM_BLOCK_POOL;
-	sim_context_wait(block->context ? block->context : context);
+	/* Removed first, so that nobody frees it twice meanwhile; an error of the context does not keep the memory. As
+	 * documented, a block of a pool is not waited for: the program says that nobody uses it any more. */
+	if (block->context)
+		sim_context_wait(block->context);
 	pthread_mutex_lock(&sim_memory_mutex);
 	sim_block_release(block);
 	pthread_mutex_unlock(&sim_memory_mutex);
-	if (pooled)
-		sim_pools_synchronized(device);
 	return CUDA_SUCCESS;
 }
 

@@ -15,20 +15,6 @@
 
 static unsigned init_count;
 
-/* Beside real hardware a program must never get the simulator by mistake. */
-static bool real_driver_refuses(void)
-{
-	const char *force = getenv("PARTAGE_SIM_FORCE");
-	if (force && *force)
-		return false;
-	if (access("/dev/nvidiactl", F_OK) != 0 && access("/proc/driver/nvidia/version", F_OK) != 0)
-		return false;
-	sim_log("a real NVIDIA driver is here (/dev/nvidiactl or /proc/driver/nvidia/version): NVML is not simulated "
-	        "beside it; "
-	        "PARTAGE_SIM_FORCE=1 does it all the same");
-	return true;
-}
-
 bool sim_nvml_initialized(void)
 {
 	return __atomic_load_n(&init_count, __ATOMIC_ACQUIRE) > 0;
@@ -39,7 +25,7 @@ nvmlReturn_t sim_nvmlInitWithFlags(unsigned int flags)
 {
 	if (flags & ~(unsigned)(NVML_INIT_FLAG_NO_GPUS | NVML_INIT_FLAG_NO_ATTACH | NVML_INIT_FLAG_FORCE_INIT))
 		return NVML_ERROR_INVALID_ARGUMENT;
-	if (real_driver_refuses() || sim_machine_open() != 0)
+	if (sim_real_driver_refuses("NVML") || sim_machine_open() != 0)
 		return NVML_ERROR_DRIVER_NOT_LOADED;
 	__atomic_add_fetch(&init_count, 1, __ATOMIC_RELEASE);
 	return NVML_SUCCESS;
@@ -135,7 +121,7 @@ nvmlReturn_t sim_nvmlSystemGetCudaDriverVersion(int *version)
 {
 	if (!version)
 		return NVML_ERROR_INVALID_ARGUMENT;
-	if (real_driver_refuses() || sim_machine_open() != 0)
+	if (sim_real_driver_refuses("NVML") || sim_machine_open() != 0)
 		return NVML_ERROR_DRIVER_NOT_LOADED;
 	*version = (int)sim_machine->cuda_version;
 	return NVML_SUCCESS;

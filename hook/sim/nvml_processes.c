@@ -117,10 +117,11 @@ struct process {
 	unsigned long long memory;
 };
 
+/* A process is on the device while it has a context there, also one that costs nothing. */
 static bool uses(const struct sim_client_device *device)
 {
-	return __atomic_load_n(&device->memory, __ATOMIC_RELAXED) ||
-	       __atomic_load_n(&device->busy_ns, __ATOMIC_RELAXED);
+	return __atomic_load_n(&device->ncontexts, __ATOMIC_RELAXED) ||
+	       __atomic_load_n(&device->memory, __ATOMIC_RELAXED);
 }
 
 /* Fills at most `room` entries and returns how many there are. */

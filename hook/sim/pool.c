@@ -174,7 +174,7 @@ struct sim_pool *sim_default_pool(int device)
 void sim_pool_trim(struct sim_pool *pool, uint64_t keep)
 {
 	pthread_mutex_lock(&sim_memory_mutex);
-	trim(pool, keep, 0);
+	trim(pool, keep, keep); /* as documented, at least so much remains */
 	pthread_mutex_unlock(&sim_memory_mutex);
 }
 

@@ -22,17 +22,22 @@
 
 extern struct sim_machine *sim_machine; /* NULL until sim_machine_open() succeeded */
 
-int  sim_machine_open(void);            /* idempotent, thread-safe; 0, or -1 with a reason for sim_log() */
-int  sim_machine_fd(void);              /* for OFD locks on the machine file, -1 if it cannot be opened (after fork: a new one) */
-int  sim_client_slot(void);             /* this process's client slot (after fork: a new one); -1: none is left */
-bool sim_client_alive(int slot);        /* by the OFD lock; a dead client's memory is wiped as a side effect */
-void sim_lock(uint64_t *word);          /* takeover-able, see machine.h; never held across sleeps or user code */
+int sim_machine_open(void);            /* idempotent, thread-safe; 0, or -1 with a reason for sim_log() */
+int sim_machine_fd(void); /* for OFD locks on the machine file, -1 if it cannot be opened (after fork: a new one) */
+int sim_client_slot(void); /* this process's client slot (after fork: a new one); -1: none is left */
+int sim_client_slot_held(void); /* the same where it has one already; -1: not yet */
+bool sim_client_alive(int slot); /* by the OFD lock; a dead client's memory is wiped as a side effect */
+void sim_lock(uint64_t *word); /* takeover-able, see machine.h; never held across sleeps or user code */
 void sim_unlock(uint64_t *word);
-uint64_t sim_now(void);                 /* CLOCK_MONOTONIC, ns */
+uint64_t sim_now(void); /* CLOCK_MONOTONIC, ns */
+/* A real driver is on this machine and nobody forces us: neither library may answer. Logged as `what`. */
+bool sim_real_driver_refuses(const char *what);
 void sim_log(const char *format, ...) __attribute__((format(printf, 1, 2))); /* only when PARTAGE_SIM_LOG is set */
 
 /* Change this process's physical bytes on a device by delta. Growth fails (-1) where the card is full; keeps `peak`. */
 int sim_account(int device, int64_t delta, bool context);
+/* One context more or less of this process on a device. */
+void sim_count_context(int device, int change);
 /* Bytes held on a device by all live clients (reaps dead ones). */
 uint64_t sim_device_used(int device);
 
@@ -50,27 +55,28 @@ struct sim_thread {
 };
 extern _Thread_local struct sim_thread sim_thread;
 
-bool sim_initialized(void);            /* cuInit has succeeded in this process (false again in a forked child) */
+bool sim_initialized(void); /* cuInit has succeeded in this process (false again in a forked child) */
 
 /* ---- context.c ------------------------------------------------------------------------------------------------------ */
 
 struct sim_context {
-	uint32_t tag;       /* SIM_TAG_CONTEXT */
-	int      device;    /* physical index */
+	uint32_t tag; /* SIM_TAG_CONTEXT */
+	int device; /* physical index */
 	CUdevice ordinal;
-	bool     primary;
-	bool     alive;
+	bool primary;
+	bool alive;
 	unsigned flags;
 	uint64_t id;
 	struct sim_stream *legacy; /* the NULL stream, engine.c makes it */
 	struct sim_stream *streams; /* list of all streams of the context */
+	struct sim_stream *barrier; /* what cuCtxRecordEvent and cuCtxWaitEvent queue; made when first needed */
 	struct sim_memory_space *memory; /* memory.c: packing of small blocks */
-	int error;          /* sticky CUresult that all further work gets; atomic; 0 = none */
+	int error; /* sticky CUresult that all further work gets; atomic; 0 = none */
 	struct sim_module *modules; /* module.c: list of the modules loaded into it */
 	/* context.c's own */
-	unsigned attached;  /* cuCtxAttach; created contexts only */
+	unsigned attached; /* cuCtxAttach; created contexts only */
 	unsigned api_version;
-	unsigned peers;     /* bit per physical device whose memory it may reach */
+	unsigned peers; /* bit per physical device whose memory it may reach */
 	uint64_t limit[CU_LIMIT_PERSISTING_L2_CACHE_SIZE + 1];
 	CUfunc_cache cache_config;
 	CUsharedconfig shared_config;
@@ -88,9 +94,9 @@ struct sim_context *sim_primary(int device);
  * granted and has passed; it must not call back into public entry points. `arg` is copied (at most SIM_WORK_ARG bytes). */
 #define SIM_WORK_ARG 256
 struct sim_work {
-	uint64_t device_ns;  /* engine time it needs; 0 = none (host functions, event records, frees) */
-	void   (*run)(void *arg);
-	size_t   arg_size;
+	uint64_t device_ns; /* engine time it needs; 0 = none (host functions, event records, frees) */
+	void (*run)(void *arg);
+	size_t arg_size;
 	unsigned char arg[SIM_WORK_ARG];
 };
 
@@ -104,10 +110,10 @@ CUresult sim_enqueue(struct sim_stream *stream, const struct sim_work *work);
 CUresult sim_enqueue_wait(struct sim_stream *stream, const struct sim_work *work);
 CUresult sim_stream_wait(struct sim_stream *stream); /* all work queued so far has run */
 CUresult sim_context_wait(struct sim_context *context);
-bool     sim_stream_capturing(struct sim_stream *stream);
-int      sim_stream_device(struct sim_stream *stream); /* physical index */
+bool sim_stream_capturing(struct sim_stream *stream);
+int sim_stream_device(struct sim_stream *stream); /* physical index */
 struct sim_context *sim_stream_context(struct sim_stream *stream);
-void sim_streams_init(struct sim_context *context);    /* called by context.c when a context is made */
+void sim_streams_init(struct sim_context *context); /* called by context.c when a context is made */
 void sim_streams_destroy(struct sim_context *context); /* called by context.c: waits, frees */
 /* What a context answers whose device fell off the bus. */
 #define SIM_ERROR_LOST CUDA_ERROR_UNKNOWN
@@ -131,16 +137,24 @@ void sim_pools_synchronized(int device);
 /* Device memory for the driver's own use (a module's variables): as cuMemAlloc would give, zeroed, but no program may free
  * it. n > 0. Counted as contexts and modules are. CUDA_ERROR_OUT_OF_MEMORY where the card is full. */
 CUresult sim_memory_take(struct sim_context *context, size_t n, CUdeviceptr *out);
-void     sim_memory_put(struct sim_context *context, CUdeviceptr p);
+void sim_memory_put(struct sim_context *context, CUdeviceptr p);
 
 /* ---- handles.c: live handles of every kind, so that a stale or foreign pointer is an error and not a crash ------------- */
 
 enum sim_tag {
-	SIM_TAG_CONTEXT = 0x43545831, SIM_TAG_STREAM, SIM_TAG_EVENT, SIM_TAG_MODULE, SIM_TAG_LIBRARY, SIM_TAG_FUNCTION,
-	SIM_TAG_KERNEL, SIM_TAG_POOL, SIM_TAG_ALLOCATION, SIM_TAG_LINK
+	SIM_TAG_CONTEXT = 0x43545831,
+	SIM_TAG_STREAM,
+	SIM_TAG_EVENT,
+	SIM_TAG_MODULE,
+	SIM_TAG_LIBRARY,
+	SIM_TAG_FUNCTION,
+	SIM_TAG_KERNEL,
+	SIM_TAG_POOL,
+	SIM_TAG_ALLOCATION,
+	SIM_TAG_LINK
 };
-void  sim_handle_add(void *handle, enum sim_tag tag);
-bool  sim_handle_is(const void *handle, enum sim_tag tag); /* live and of this kind */
-void  sim_handle_drop(void *handle);
+void sim_handle_add(void *handle, enum sim_tag tag);
+bool sim_handle_is(const void *handle, enum sim_tag tag); /* live and of this kind */
+void sim_handle_drop(void *handle);
 
 #endif

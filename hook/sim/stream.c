@@ -205,6 +205,23 @@ void sim_streams_init(struct sim_context *context)
 		context->legacy->legacy = true;
 }
 
+struct sim_stream *sim_stream_barrier(struct sim_context *context)
+{
+	static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
+
+	pthread_mutex_lock(&making);
+	if (!context->barrier) {
+		struct sim_stream *stream = stream_new(context, CU_STREAM_NON_BLOCKING, 0);
+		pthread_mutex_lock(&sim_engine_mutex);
+		if (stream)
+			stream->barrier = true;
+		context->barrier = stream;
+		pthread_mutex_unlock(&sim_engine_mutex);
+	}
+	pthread_mutex_unlock(&making);
+	return context->barrier;
+}
+
 static bool only_legacy_left(const struct sim_waiter *waiter)
 {
 	return waiter->context->streams == waiter->context->legacy &&

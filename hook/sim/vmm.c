@@ -19,6 +19,8 @@
 #include "visible.h"
 #include "vmm.h"
 
+#define PAGE 4096 /* of the host */
+
 static struct sim_range *reservations;
 
 /* ---- reserved addresses ----------------------------------------------------------------------------------------- */
@@ -62,7 +64,7 @@ CUresult sim_cuMemAddressReserve(CUdeviceptr *out, size_t size, size_t alignment
 	if (!sim_initialized())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	uint64_t granule = sim_machine->model[sim_physical(0)].granule;
-	if (!out || flags || !size || size % granule || (alignment & (alignment - 1)))
+	if (!out || flags || !size || size % PAGE || hint % PAGE || (alignment & (alignment - 1)))
 		return CUDA_ERROR_INVALID_VALUE;
 	struct sim_range *range = calloc(1, sizeof *range);
 	void *p = range ? map_reserved(size, alignment > granule ? alignment : granule, hint) : MAP_FAILED;
@@ -172,7 +174,9 @@ static CUresult check_location(const CUmemLocation *location, int *device)
 
 static CUresult check_prop(const CUmemAllocationProp *prop, int *device)
 {
-	if (!prop || prop->type != CU_MEM_ALLOCATION_TYPE_PINNED || prop->win32HandleMetaData)
+	if (!prop || prop->type != CU_MEM_ALLOCATION_TYPE_PINNED || prop->win32HandleMetaData ||
+	    prop->location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT ||
+	    (prop->location.type == CU_MEM_LOCATION_TYPE_HOST && prop->requestedHandleTypes))
 		return CUDA_ERROR_INVALID_VALUE;
 	if (prop->requestedHandleTypes & ~(unsigned)CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
 		return CUDA_ERROR_NOT_SUPPORTED;

@@ -111,13 +111,52 @@ static void again(CUfunction spin)
 	OK(cuStreamDestroy(stream));
 }
 
+/* cuCtxRecordEvent takes in what every stream of the context has been given, and nothing later; cuCtxWaitEvent holds up
+ * what they are given afterwards, and nothing earlier. */
+static void whole_context(CUcontext context, CUfunction spin)
+{
+	CUstream stream[2];
+	sem_t gate;
+	CUevent start = event_new(0), all = event_new(0), before = event_new(0), after = event_new(0);
+	for (int i = 0; i < 2; i++)
+		OK(cuStreamCreate(&stream[i], CU_STREAM_NON_BLOCKING));
+	test_gate_close(&gate, stream[0]);
+	OK(cuEventRecord(start, stream[0]));
+	test_spin(spin, stream[0], 1000000);
+	test_spin(spin, stream[1], 2000000);
+	OK(cuCtxRecordEvent(context, all));
+	OK(cuEventRecord(before, stream[1]));
+	OK(cuCtxWaitEvent(context, all));
+	OK(cuEventRecord(after, NULL)); /* idle until now, and held up all the same */
+	OK(cuEventSynchronize(before));
+	GIVES(CUDA_ERROR_NOT_READY, cuEventQuery(all));
+	GIVES(CUDA_ERROR_NOT_READY, cuEventQuery(after));
+	GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(NULL));
+	test_gate_open(&gate);
+	OK(cuEventSynchronize(after));
+	OK(cuEventQuery(all));
+	CHECK(between(start, all) >= 1.0f && between(all, after) >= 0.0f, "%f ms, then %f ms", between(start, all),
+	      between(all, after));
+	for (int i = 0; i < 2; i++)
+		OK(cuStreamDestroy(stream[i]));
+	GIVES(CUDA_ERROR_INVALID_CONTEXT, cuCtxRecordEvent((CUcontext)&gate, all));
+	GIVES(CUDA_ERROR_INVALID_HANDLE, cuCtxWaitEvent(context, (CUevent)&gate));
+	CUcontext other;
+	OK(cuCtxCreate(&other, NULL, 0, 0));
+	GIVES(CUDA_ERROR_INVALID_HANDLE, cuCtxRecordEvent(other, all)); /* an event of another context */
+	OK(cuCtxWaitEvent(other, all));
+	OK(cuCtxSynchronize());
+	OK(cuCtxDestroy(other));
+}
+
 int main(void)
 {
-	test_context("zero", 0);
+	CUcontext context = test_context("zero", 0);
 	CUfunction spin = test_function("spin_ns");
 	exact_times(spin);
 	one_engine(spin);
 	errors();
 	again(spin);
+	whole_context(context, spin);
 	return 0;
 }

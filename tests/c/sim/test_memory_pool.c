@@ -58,6 +58,8 @@ static void threshold_and_trim(CUstream stream)
 		OK(cuMemFreeAsync(p[i], stream));
 	OK(cuStreamSynchronize(stream));
 	CHECK(held() == before + 4 * POOL_GRANULE, "kept: %lu", held() - before);
+	OK(cuMemPoolTrimTo(pool, 2 * POOL_GRANULE + MIB));
+	CHECK(held() == before + 3 * POOL_GRANULE, "at least what is to be kept remains: %lu", held() - before);
 	OK(cuMemPoolTrimTo(pool, 2 * POOL_GRANULE));
 	CHECK(held() == before + 2 * POOL_GRANULE, "trimmed to half: %lu", held() - before);
 	set(CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, POOL_GRANULE);
@@ -108,12 +110,28 @@ static void cross_frees(CUstream stream)
 	OK(cuPointerGetAttribute(&of, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, p));
 	CHECK(of == pool, "the pointer knows its pool");
 	OK(cuMemFree(p));
-	CHECK(held() == before, "cuMemFree of a pool's memory: %lu", held() - before);
+	CHECK(attribute(CU_MEMPOOL_ATTR_USED_MEM_CURRENT) == 0, "cuMemFree of a pool's memory");
+	OK(cuStreamSynchronize(stream));
+	CHECK(held() == before, "and back at the next synchronisation: %lu", held() - before);
 	OK(cuMemAlloc(&p, 3 * MIB));
 	OK(cuMemFreeAsync(p, stream));
 	GIVES(CUDA_ERROR_INVALID_VALUE, cuMemFree(p));
 	OK(cuStreamSynchronize(stream));
 	CHECK(held() == before, "cuMemFreeAsync of plain memory: %lu", held() - before);
+}
+
+/* cuMemFree of a pool's block does not wait for what is queued. */
+static void free_without_waiting(CUstream stream)
+{
+	CUdeviceptr p;
+
+	OK(cuMemAllocAsync(&p, MIB, stream));
+	OK(cuLaunchHostFunc(stream, hold, NULL));
+	OK(cuMemFree(p));
+	GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(stream));
+	CHECK(write(gate[1], "x", 1) == 1, "open");
+	OK(cuCtxSynchronize());
+	CHECK(held() == before, "all back: %lu", held() - before);
 }
 
 static void full_card(CUstream stream)
@@ -155,6 +173,7 @@ int main(void)
 	threshold_and_trim(stream);
 	stream_order(stream, other);
 	cross_frees(stream);
+	free_without_waiting(stream);
 	full_card(stream);
 	capture(stream);
 	GIVES(CUDA_ERROR_INVALID_VALUE, cuMemAllocAsync(&p, 0, stream));

@@ -119,7 +119,17 @@ static void wrong_calls(void)
 	OK(cuMemAddressReserve(&hint, 4 * GRANULE, 0, p, 0));
 	CHECK(hint == p, "a free address is given where asked: %llx, asked %llx", hint, p);
 	OK(cuMemAddressFree(hint, 4 * GRANULE));
+	GIVES(CUDA_ERROR_INVALID_VALUE, cuMemAddressReserve(&hint, 100, 0, 0, 0));
+	GIVES(CUDA_ERROR_INVALID_VALUE, cuMemAddressReserve(&hint, GRANULE, 3, 0, 0));
+	GIVES(CUDA_ERROR_INVALID_VALUE, cuMemAddressReserve(&hint, GRANULE, 0, 100, 0));
+	OK(cuMemAddressReserve(&hint, 3 * 4096, 0, 0, 0)); /* pages of the host are enough */
+	OK(cuMemAddressFree(hint, 3 * 4096));
+	host.location.type = CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT;
+	GIVES(CUDA_ERROR_INVALID_VALUE, cuMemCreate(&handle, GRANULE, &host, 0));
 	host.location.type = CU_MEM_LOCATION_TYPE_HOST;
+	host.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+	GIVES(CUDA_ERROR_INVALID_VALUE, cuMemCreate(&handle, GRANULE, &host, 0));
+	host.requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;
 	OK(cuMemCreate(&handle, GRANULE, &host, 0));
 	CHECK(held() == before, "host memory does not count: %lu", held() - before);
 	OK(cuMemRelease(handle));

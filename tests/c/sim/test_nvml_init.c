@@ -1,4 +1,5 @@
-/* Start and end of NVML: counted, refused before and after, error texts complete, an unknown profile named. */
+/* Start and end of NVML: counted, refused before and after, error texts complete, an unknown profile named, refused
+ * beside a real driver. */
 #include <dlfcn.h>
 
 #include "nvml_test.h"
@@ -61,11 +62,35 @@ static void unknown_profile(void)
 	      text);
 }
 
+/* NVML is not simulated beside a real driver, unless it is forced. The probe plays the driver's device node. */
+static void real_driver(void)
+{
+	char probe[4200];
+	int version;
+
+	OK(nvmlShutdown());
+	snprintf(probe, sizeof(probe), "%s/nvidiactl", getenv("PARTAGE_SIM_DIR"));
+	setenv("PARTAGE_SIM_REAL_DRIVER_PROBE", probe, 1);
+	unsetenv("PARTAGE_SIM_FORCE");
+	OK(nvmlInit_v2());
+	OK(nvmlShutdown());
+	int fd = open(probe, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+	CHECK(fd >= 0, "%s", probe);
+	close(fd);
+	GIVES(NVML_ERROR_DRIVER_NOT_LOADED, nvmlInit_v2());
+	GIVES(NVML_ERROR_DRIVER_NOT_LOADED, nvmlInitWithFlags(NVML_INIT_FLAG_NO_GPUS));
+	GIVES(NVML_ERROR_DRIVER_NOT_LOADED, nvmlSystemGetCudaDriverVersion_v2(&version));
+	setenv("PARTAGE_SIM_FORCE", "1", 1);
+	OK(nvmlInit_v2());
+	OK(nvmlSystemGetCudaDriverVersion_v2(&version));
+}
+
 int main(void)
 {
 	run_on("zero2", counted);
 	run_on("h100-80g", versions);
 	run_on("zero", error_texts);
+	run_on("zero", real_driver);
 	unknown_profile();
 	return 0;
 }

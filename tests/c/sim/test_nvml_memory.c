@@ -106,6 +106,35 @@ static void process_lists(void)
 	CHECK(count == 0, "%u graphics processes", count);
 }
 
+/* A context that costs nothing: its process is on the card all the same, until it gives the context up. */
+static void only_a_context(void)
+{
+	CUcontext context;
+	nvmlProcessInfo_t list[4];
+	unsigned count = 4;
+
+	CHECK(cuInit(0) == CUDA_SUCCESS, "cuInit");
+	OK(nvmlDeviceGetComputeRunningProcesses_v3(device_at(0), &count, list));
+	CHECK(count == 0, "%u processes without a context", count);
+	CHECK(cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS, "context");
+	count = 4;
+	OK(nvmlDeviceGetComputeRunningProcesses_v3(device_at(0), &count, list));
+	CHECK(count == 1 && list[0].pid == (unsigned)getpid() && list[0].usedGpuMemory == 0, "%u processes", count);
+	CHECK(cuDevicePrimaryCtxRelease(0) == CUDA_SUCCESS, "release");
+	count = 4;
+	OK(nvmlDeviceGetComputeRunningProcesses_v3(device_at(0), &count, list));
+	CHECK(count == 0, "%u processes after the context", count);
+}
+
+/* A program that only watches is no client of the machine. */
+static void watching_takes_no_slot(void)
+{
+	CHECK(used() == 0, "nothing yet");
+	struct sim_machine *machine = map_machine();
+	for (int i = 0; i < SIM_CLIENTS; i++)
+		CHECK(!machine->client[i].state, "slot %d is taken", i);
+}
+
 static void detail_list(void)
 {
 	nvmlProcessDetail_v1_t list[4];
@@ -130,6 +159,8 @@ int main(void)
 	run_on("h100-80g", a_context_takes_memory_too);
 	run_on("zero", seen_and_gone);
 	run_on("zero", process_lists);
+	run_on("zero", only_a_context);
+	run_on("zero", watching_takes_no_slot);
 	run_on("zero", detail_list);
 	return 0;
 }
