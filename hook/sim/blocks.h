@@ -128,6 +128,8 @@ void sim_block_release(struct sim_block *block); /* under the mutex: removed alr
 /* Frees a block that was removed already; the device has been waited for. Under the mutex. */
 void sim_pool_release(struct sim_block *block);
 CUmemoryPool sim_pool_handle(const struct sim_block *block);
+/* sim_account(), but before a refusal what the device's pool holds unused goes back to the card. Under the mutex. */
+int sim_account_or_trim(int device, int64_t bytes, bool overhead);
 
 unsigned sim_allocation_handle_types(const struct sim_block *block);
 CUmemLocationType sim_allocation_location(const struct sim_block *block);

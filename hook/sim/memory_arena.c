@@ -107,7 +107,7 @@ CUresult sim_granules_take(int device, uint64_t bytes, bool low, bool overhead, 
 	if (bytes > sim_machine->model[device].memory)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	struct arena *arena = device_arena(device, low);
-	if (!arena || sim_account(device, (int64_t)bytes, overhead) < 0)
+	if (!arena || sim_account_or_trim(device, (int64_t)bytes, overhead) < 0)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	if (!sim_space_take(&arena->space, bytes, start)) {
 		sim_account(device, -(int64_t)bytes, overhead);

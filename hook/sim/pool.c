@@ -4,7 +4,7 @@
  * device's last context is gone. A pool grows by *chunks* of model.pool_granule and more, which are what the card
  * counts. A free is *pending* until the stream comes to it; a later allocation in the same stream may have that room
  * at once, others only afterwards. Chunks that are all free go back at the next synchronisation, beyond the release
- * threshold. What can go wrong: a full card, also after waiting for pending frees; a capturing stream (not supported:
+ * threshold, and where the card is full, whatever it is that needs room. What can go wrong: a full card, also after waiting for pending frees; a capturing stream (not supported:
  * no graphs).
  */
 #include <stdlib.h>
@@ -133,10 +133,6 @@ static CUresult take(struct sim_pool *pool, struct sim_stream *stream, uint64_t 
 	if (take_from_pending(pool, stream, size, start) || take_from_chunks(pool, size, start))
 		return CUDA_SUCCESS;
 	CUresult result = grow(pool, size);
-	if (result != CUDA_SUCCESS) {
-		trim(pool, 0, 0); /* its own free chunks may be what is missing */
-		result = grow(pool, size);
-	}
 	if (result == CUDA_SUCCESS && !take_from_chunks(pool, size, start))
 		result = CUDA_ERROR_OUT_OF_MEMORY;
 	return result;
@@ -176,6 +172,16 @@ void sim_pool_trim(struct sim_pool *pool, uint64_t keep)
 	pthread_mutex_lock(&sim_memory_mutex);
 	trim(pool, keep, keep); /* as documented, at least so much remains */
 	pthread_mutex_unlock(&sim_memory_mutex);
+}
+
+int sim_account_or_trim(int device, int64_t bytes, bool overhead)
+{
+	int result = sim_account(device, bytes, overhead);
+
+	if (result == 0 || !pools[device].reserved)
+		return result;
+	trim(&pools[device], 0, 0); /* the threshold is a hint: a full card takes what is unused (also for grow()) */
+	return sim_account(device, bytes, overhead);
 }
 
 void sim_pools_synchronized(int device)

@@ -198,14 +198,14 @@ CUresult sim_allocation_publish(struct sim_allocation *allocation, CUmemGenericA
 
 static CUresult create(struct sim_allocation *allocation, CUmemGenericAllocationHandle *out)
 {
-	if (allocation->device >= 0 && sim_account(allocation->device, (int64_t)allocation->size, false) < 0)
-		return CUDA_ERROR_OUT_OF_MEMORY;
 	pthread_mutex_lock(&sim_memory_mutex);
-	bool placed = place_allocation(allocation);
+	bool counted = allocation->device < 0 ||
+	               sim_account_or_trim(allocation->device, (int64_t)allocation->size, false) == 0;
+	bool placed = counted && place_allocation(allocation);
 	pthread_mutex_unlock(&sim_memory_mutex);
 	if (placed)
 		return sim_allocation_publish(allocation, out);
-	if (allocation->device >= 0)
+	if (counted && allocation->device >= 0)
 		sim_account(allocation->device, -(int64_t)allocation->size, false);
 	return CUDA_ERROR_OUT_OF_MEMORY;
 }

@@ -1,7 +1,7 @@
 /* Stream-ordered memory. We test: the pool grows by its granule, keeps what the threshold says and gives the rest
  * back at a synchronisation and by trim, a loop of allocate and free in one stream reuses its room while nothing has
- * run yet, memory is not reused by another stream before its free has run, cross frees, attributes, a full card,
- * capture. */
+ * run yet, memory is not reused by another stream before its free has run, cross frees, attributes, a full card and
+ * what then gives way, capture. */
 #include "memory_test.h"
 
 #define POOL_GRANULE (32 * MIB)
@@ -147,6 +147,35 @@ static void full_card(CUstream stream)
 	OK(cuMemFree(p));
 }
 
+/* The threshold is a hint: what a pool keeps unused serves whatever the process asks for next on a full card. */
+static void kept_memory_serves_others(CUstream stream)
+{
+	CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+	                            .location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}}};
+	CUmemGenericAllocationHandle handle;
+	CUdeviceptr pool_block, p;
+	size_t most = free_bytes() / POOL_GRANULE * POOL_GRANULE,
+	       base = attribute(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
+
+	set(CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, UINT64_MAX);
+	for (int i = 0; i < 2; i++) {
+		OK(cuMemAllocAsync(&pool_block, most, stream));
+		GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc(&p, POOL_GRANULE)); /* in use */
+		OK(cuMemFreeAsync(pool_block, stream));
+		OK(cuStreamSynchronize(stream));
+		CHECK(attribute(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) == base + most, "round %d: kept", i);
+		if (i == 0) {
+			OK(cuMemAlloc(&p, most));
+			OK(cuMemFree(p));
+		} else {
+			OK(cuMemCreate(&handle, most, &prop, 0));
+			OK(cuMemRelease(handle));
+		}
+		CHECK(attribute(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) == base, "round %d: gave way", i);
+	}
+	set(CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, 0);
+}
+
 static void capture(CUstream stream)
 {
 	CUdeviceptr p;
@@ -175,6 +204,7 @@ int main(void)
 	cross_frees(stream);
 	free_without_waiting(stream);
 	full_card(stream);
+	kept_memory_serves_others(stream);
 	capture(stream);
 	GIVES(CUDA_ERROR_INVALID_VALUE, cuMemAllocAsync(&p, 0, stream));
 	GIVES(CUDA_ERROR_INVALID_VALUE, cuMemAllocFromPoolAsync(&p, 16, (CUmemoryPool)&p, stream));
