@@ -31,9 +31,22 @@ static bool hidden_location(const CUmemLocation *location)
 	return location && location->type == CU_MEM_LOCATION_TYPE_DEVICE && hidden_ordinal(location->id);
 }
 
+/* An array is read only where something may be hidden: elsewhere a wrong count is the driver's to find. */
+static bool must_read(const void *array, size_t count, bool *too_many)
+{
+	*too_many = false;
+	if (!array || vgpu_granted_count() < 0)
+		return false;
+	*too_many = count > (size_t)1 << 20;
+	return !*too_many;
+}
+
 static bool hidden_locations(const CUmemLocation *location, size_t count)
 {
-	for (size_t i = 0; location && i < count; i++)
+	bool too_many;
+	if (!must_read(location, count, &too_many))
+		return too_many;
+	for (size_t i = 0; i < count; i++)
 		if (hidden_location(&location[i]))
 			return true;
 	return false;
@@ -41,7 +54,10 @@ static bool hidden_locations(const CUmemLocation *location, size_t count)
 
 static bool hidden_accesses(const CUmemAccessDesc *access, size_t count)
 {
-	for (size_t i = 0; access && i < count; i++)
+	bool too_many;
+	if (!must_read(access, count, &too_many))
+		return too_many;
+	for (size_t i = 0; i < count; i++)
 		if (hidden_location(&access[i].location))
 			return true;
 	return false;

@@ -55,6 +55,13 @@ static void ended(CUcontext context, CUdevice device, uint64_t epoch)
 	vgpu_pool_reconcile(device);
 }
 
+bool vgpu_no_such_device(CUdevice device)
+{
+	int any;
+	return real_cuDeviceGetAttribute(&any, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device) ==
+	       CUDA_ERROR_INVALID_DEVICE;
+}
+
 /* ---- created contexts -------------------------------------------------------------------------------------------- */
 
 static void add(struct context *c)
@@ -101,7 +108,10 @@ static CUresult create(create_function *driver, CUcontext *out, const struct cre
 	c->device = how->device;
 	vgpu_memory_watch_fork();
 	CUresult error = vgpu_reserve_context(how->device, &c->charged);
-	if (error == CUDA_SUCCESS) {
+	if (error != CUDA_SUCCESS) {
+		if (vgpu_no_such_device(how->device))
+			error = driver(&c->handle, how);
+	} else {
 		error = driver(&c->handle, how);
 		if (error != CUDA_SUCCESS)
 			vgpu_give_back_context(how->device, c->charged);
@@ -254,7 +264,7 @@ CUresult hook_cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
 	vgpu_memory_watch_fork();
 	CUresult error = retain_begin(dev);
 	if (error != CUDA_SUCCESS)
-		return error;
+		return vgpu_no_such_device(dev) ? real_cuDevicePrimaryCtxRetain(pctx, dev) : error;
 	error = real_cuDevicePrimaryCtxRetain(pctx, dev);
 	retain_end(dev, error == CUDA_SUCCESS ? *pctx : NULL, error == CUDA_SUCCESS);
 	return error;

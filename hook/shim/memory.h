@@ -23,6 +23,9 @@ static inline bool vgpu_hidden(CUdevice device)
 	return device >= 0 && !vgpu_visible(device);
 }
 
+/* ctx.c: the driver has no such device. A program that named it is not short of memory: the driver refuses it. */
+bool vgpu_no_such_device(CUdevice device);
+
 /* "GPU-01234567-89ab-..." from 16 bytes. */
 static inline void vgpu_format_uuid(char out[PTG_UUID_SIZE], const unsigned char bytes[16])
 {

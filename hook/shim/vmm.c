@@ -132,7 +132,10 @@ static CUresult create(CUmemGenericAllocationHandle *handle, size_t size, const 
 	        .device = prop->location.id, .bytes = vgpu_round_up(size, VGPU_GRANULE), .references = 1};
 	CUmemGenericAllocationHandle h = 0;
 	CUresult error = vgpu_reserve_or_reclaim(a->device, a->bytes);
-	if (error == CUDA_SUCCESS) {
+	if (error != CUDA_SUCCESS) {
+		if (vgpu_no_such_device(a->device))
+			error = real_cuMemCreate(&h, size, prop, flags);
+	} else {
 		error = real_cuMemCreate(&h, size, prop, flags);
 		if (error != CUDA_SUCCESS)
 			vgpu_give_back(a->device, a->bytes);
