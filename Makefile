@@ -10,38 +10,45 @@ CMAKE := $(BIN)/cmake -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -DPyt
 	-DPARTAGE_HEADERS=$(CURDIR)/build/headers
 SOAK ?= full
 
-.PHONY: build demo test test-c test-python test-clients test-wheel sanitizers compilers soak bench bench-smoke lint format clean help
+.PHONY: help build demo test test-c test-python test-clients test-wheel sanitizers compilers soak bench bench-smoke docs \
+	picture lint format clean
 
 help:
-	@echo "make build | demo | test | test-c | test-python | test-clients | test-wheel | sanitizers | soak | bench | lint | format | clean"
+	@echo "make demo           two programs share a simulated 80 GB card; needs no GPU"
+	@echo "make test           every layer of tests that this machine can run; says what was skipped and why"
+	@echo "  test-c, test-python, test-clients: one layer; test-wheel: an installed wheel works without the checkout"
+	@echo "make build          .venv/bin/partage, build/lib/libvgpu.so, build/sim/{libcuda,libnvidia-ml}.so.1"
+	@echo "make soak           kills, mutated files, crowds of processes (SOAK=ci: the small counts)"
+	@echo "make bench          what a call costs (bench-smoke: a tenth of the counts, bounds checked)"
+	@echo "make sanitizers     C tests under ASan+UBSan, then TSan; compilers: gcc and clang, warnings are errors"
+	@echo "make lint | format  check, or repair what a program can repair; docs: write the generated pages again"
+	@echo "make clean          remove everything that was built or installed here"
 
 # ---- set-up ---------------------------------------------------------------------------------------------------------------
+# $(call install,GROUP...): the distribution's own requirements and those of the named groups of pyproject.toml
+define install
+@echo "installing into $(VENV): $(1)"
+@$(BIN)/python tools/dependencies.py $(1) > $@.txt
+@$(BIN)/python -m pip install -q --disable-pip-version-check -r $@.txt
+@touch $@
+endef
+
 $(VENV)/.base: pyproject.toml tools/dependencies.py
 	@tools/require $(PYTHON)
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python tools/dependencies.py build > $(VENV)/base.txt
-	$(BIN)/python -m pip install -q --disable-pip-version-check -r $(VENV)/base.txt
-	@touch $@
+	@$(BIN)/python -m pip --version > /dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
+	$(call install,build)
 
 $(VENV)/.demo: $(VENV)/.base
-	$(BIN)/python tools/dependencies.py demo > $(VENV)/demo.txt
-	$(BIN)/python -m pip install -q --disable-pip-version-check -r $(VENV)/demo.txt
-	@touch $@
+	$(call install,demo)
 
 $(VENV)/.test: $(VENV)/.base
-	$(BIN)/python tools/dependencies.py test > $(VENV)/test.txt
-	$(BIN)/python -m pip install -q --disable-pip-version-check -r $(VENV)/test.txt
-	@touch $@
+	$(call install,test)
 
 $(VENV)/.clients: $(VENV)/.base
-	$(BIN)/python tools/dependencies.py demo test clients > $(VENV)/clients.txt
-	$(BIN)/python -m pip install -q --disable-pip-version-check -r $(VENV)/clients.txt
-	@touch $@
+	$(call install,demo test clients)
 
 $(VENV)/.lint: $(VENV)/.base
-	$(BIN)/python tools/dependencies.py lint test > $(VENV)/lint.txt
-	$(BIN)/python -m pip install -q --disable-pip-version-check -r $(VENV)/lint.txt
-	@touch $@
+	$(call install,lint test)
 
 # ---- build ------------------------------------------------------------------------------------------------------------------
 build: $(VENV)/.base
@@ -55,17 +62,17 @@ demo: build $(VENV)/.demo
 	$(BIN)/partage demo
 
 # ---- tests --------------------------------------------------------------------------------------------------------------------
-test: test-c test-python test-clients
-	@echo; echo "make test: C, Python and client layers passed. Cluster and gpu layers: not part of this version (no agent yet)."
+test: build $(VENV)/.clients
+	@$(BIN)/python tools/layers.py $(BUILD) c python clients
 
 test-c: build
-	cd $(BUILD) && $(CURDIR)/$(BIN)/ctest --output-on-failure -j $(JOBS)
+	@$(BIN)/python tools/layers.py $(BUILD) c
 
 test-python: build $(VENV)/.clients
-	$(BIN)/python -m pytest tests
+	@$(BIN)/python tools/layers.py $(BUILD) python
 
 test-clients: build $(VENV)/.clients
-	$(BIN)/python -m pytest tests/clients
+	@$(BIN)/python tools/layers.py $(BUILD) clients
 
 test-wheel: build $(VENV)/.test
 	tests/wheel/run $(CURDIR)/$(BIN)/python
@@ -84,13 +91,20 @@ compilers: $(VENV)/.base
 		$(BIN)/cmake --build build-$$compiler -j $(JOBS) -- --quiet || exit 1; done
 
 soak: build $(VENV)/.clients
-	PARTAGE_SOAK=$(SOAK) $(BIN)/python -m pytest tests/soak -s
+	@PARTAGE_SOAK=$(SOAK) $(BIN)/python tools/layers.py $(BUILD) soak
 
 bench: build $(VENV)/.test
 	$(BIN)/python bench/calls.py
 
 bench-smoke: build $(VENV)/.test
 	$(BIN)/python bench/calls.py --smoke --check
+
+# ---- documents ------------------------------------------------------------------------------------------------------------------
+docs: build $(VENV)/.demo
+	$(BIN)/python tools/reference.py
+
+picture: build $(VENV)/.demo
+	$(BIN)/python tools/picture.py docs
 
 # ---- lint -----------------------------------------------------------------------------------------------------------------------
 lint: build $(VENV)/.lint
