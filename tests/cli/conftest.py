@@ -38,6 +38,11 @@ class Program:
         self.process.stdin.flush()
         return json.loads(self.process.stdout.readline())
 
+    def ask_nothing(self) -> None:
+        """Send an empty line, for which there is no answer."""
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+
     def environment(self) -> dict[str, str]:
         raw = Path(f"/proc/{self.pid}/environ").read_bytes()
         return dict(os.fsdecode(entry).split("=", 1) for entry in raw.split(b"\0") if b"=" in entry)

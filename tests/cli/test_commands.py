@@ -6,12 +6,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from partage._version import __version__
 from partage.cli import exit_codes
-from partage.cli.app import COMMANDS
+from partage.cli.app import COMMANDS, main
 from partage.model import PartageError
 
 
@@ -121,3 +122,45 @@ def test_a_fault_reaches_a_running_program_and_goes_when_cleared(machine):
     assert "cuMemAlloc_v2" in machine.partage("sim", "fault", "list").stdout
     assert machine.partage("sim", "fault", "clear").returncode == 0
     assert program.ask("alloc", 4096) == 0
+
+
+def test_doctor_changes_nothing(machine):
+    assert machine.partage("doctor").returncode == 0
+    assert not Path(machine.environment["PARTAGE_SIM_DIR"], "machine").exists()
+
+
+def test_a_machine_of_another_version_is_named_with_its_remedy(machine):
+    assert machine.partage("sim", "create", "zero").returncode == 0
+    with Path(machine.environment["PARTAGE_SIM_DIR"], "machine").open("r+b") as file:
+        file.seek(8)
+        file.write(b"\xff")
+    for arguments in (("run", "--memory", "1Gi", "true"), ("sim", "show")):
+        result = machine.partage(*arguments)
+        assert (result.returncode, "partage sim create" in result.stderr) == (4, True)
+    assert "partage sim create" in machine.partage("top").stdout
+    found = machine.partage("doctor")
+    assert (found.returncode, "partage sim create" in found.stdout) == (1, True)
+    assert machine.partage("sim", "create", "zero", "--replace").returncode == 0
+    assert machine.partage("run", "--memory", "1Gi", "true").returncode == 0
+
+
+def test_a_defect_is_one_line(monkeypatch, capsys):
+    def broken():
+        raise KeyError("x")
+
+    monkeypatch.setattr("partage.cli.top.look", broken)
+    assert main(["top", "--once"]) == exit_codes.ExitCode.DEFECT
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("arguments", [["nosuch"], ["sim", "nosuch"], ["top", "--interval", "0"], ["resize"]])
+def test_a_wrong_use_is_one_line_that_names_the_help(machine, arguments):
+    result = machine.partage(*arguments)
+    assert result.returncode == 2
+    assert len(result.stderr.splitlines()) == 1
+    assert "--help`" in result.stderr
+
+
+def test_each_command_fits_its_line_of_help(machine):
+    for arguments in ((), ("sim",), ("sim", "fault")):
+        assert "..." not in machine.partage(*arguments, "--help", COLUMNS="80").stdout.partition("Commands:")[2]

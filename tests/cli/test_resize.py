@@ -3,9 +3,14 @@ is never taken away; a card's promise is kept here too."""
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+
+from .conftest import Machine
 
 GIB = 1 << 30
 OUT_OF_MEMORY = 2
@@ -32,7 +37,7 @@ def test_shrinking_below_use_takes_nothing_and_says_so(machine):
     assert program.ask("alloc", 3 * GIB) == 0
     result = machine.partage("resize", name_of(program), "--memory", "1Gi")
     assert result.returncode == 0
-    assert "2 GiB over" in result.stderr
+    assert "2 GiB over the new limit" in result.stdout
     assert program.ask("alloc", 4096) == OUT_OF_MEMORY
     assert program.ask("info") == [0, GIB]
     assert program.ask("free") == 0
@@ -70,3 +75,42 @@ def test_a_name_may_be_shortened_where_it_is_clear(machine):
 def test_each_refusal_says_why(machine, arguments, code, words):
     result = machine.partage("resize", *arguments)
     assert (result.returncode, words in result.stderr) == (code, True)
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_one_of_two_devices_is_resized(tmp_path):
+    machine = Machine(tmp_path, "zero2")
+    program = machine.start("--memory", "4Gi", "--device", "0,1")
+    refused = machine.partage("resize", name_of(program), "--memory", "5Gi")
+    assert (refused.returncode, "name one with --device" in refused.stderr) == (2, True)
+    assert machine.partage("resize", name_of(program), "--memory", "5Gi", "--device", "1").returncode == 0
+    shares = json.loads(machine.partage("top", "--json").stdout)["shares"]
+    assert [share["limit"] for share in shares] == [4 * GIB, 5 * GIB]
+    program.stop()
+
+
+def test_resizes_at_once_leave_one_of_them_and_keep_the_card(machine):
+    first, second = machine.start("--memory", "30Gi"), machine.start("--memory", "30Gi")
+    names = [name_of(first), name_of(second)]
+    commands = [["resize", name, "--memory", f"{size}Gi"] for size in (35, 45, 49) for name in names]
+    at_once = [
+        subprocess.Popen(
+            [sys.executable, "-m", "partage", *command],
+            env=machine.environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        for command in commands
+    ]
+    assert {process.wait(60) for process in at_once} <= {0, 3}
+    limits = [program.ask("info")[1] // GIB for program in (first, second)]
+    assert set(limits) <= {30, 35, 45, 49}
+    assert sum(limits) <= 80
+
+
+def test_a_tenants_environment_raises_nothing(machine):
+    program = machine.start("--memory", "4Gi", CUDA_DEVICE_MEMORY_LIMIT="64g", CUDA_DISABLE_CONTROL="true")
+    assert program.ask("info") == [4 * GIB, 4 * GIB]
+    assert machine.partage("resize", name_of(program), "--memory", "6Gi").returncode == 0
+    assert program.ask("info") == [6 * GIB, 6 * GIB]
+    assert program.ask("alloc", 7 * GIB) == OUT_OF_MEMORY

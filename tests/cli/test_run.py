@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from partage.run import handover
 from partage.run.handover import HandOver
 from partage.run.libraries import find_library
 
@@ -229,6 +230,10 @@ def test_a_library_that_the_loader_leaves_out_stops_the_program(machine, tmp_pat
         (["--memory", "4x", "true"], 2, "accepted: bytes"),
         (["true"], 2, "--memory"),
         (["--memory", "1Gi"], 2, "PROGRAM"),
+        (["--memory", "1Gi", "--nosuch", "true"], 2, "--nosuch"),
+        (["--memory", "1Gi", "--device", "0,,1", "true"], 2, "device ''"),
+        (["--memory", "1Gi", "--class", "fast", "true"], 2, "best-effort"),
+        (["--memory", "1Gi", "/etc"], 125, "not executable"),
         (["--memory", "1Gi", "--device", "7", "true"], 2, "there are: 0 = GPU-"),
         (["--memory", "1Gi", "--cores", "30.55", "true"], 2, "accepted: 30"),
         (["--memory", "1Gi", "--class", "fixed", "true"], 2, "add --cores"),
@@ -242,7 +247,7 @@ def test_each_refusal_says_why_in_one_line(machine, arguments, code, words):
     result = machine.partage("run", *arguments)
     assert result.returncode == code
     assert words in result.stderr
-    assert "Traceback" not in result.stderr
+    assert len(result.stderr.splitlines()) == 1
     assert machine.hand_overs() == []
 
 
@@ -264,3 +269,94 @@ def test_contexts_are_charged_as_what_they_are(tmp_path):
         assert (free, total) == (4 * GIB - real, 4 * GIB)
     finally:
         program.stop()
+
+
+def test_several_devices_may_stand_in_one_option(tmp_path):
+    machine = Machine(tmp_path, "zero2")
+    made = json.loads(machine.partage("run", "--memory", "1Gi", "true").stderr or "null")
+    assert made is None
+    uuids = [device["uuid"] for device in json.loads(machine.partage("sim", "show", "--json").stdout)["devices"]]
+    script = "echo $CUDA_VISIBLE_DEVICES"
+    for options, order in (
+        (("--device", "1,0"), [1, 0]),
+        (("--device", "1", "--device", "0,1"), [1, 0]),
+        (("--device", f"{uuids[1]},0"), [1, 0]),
+        (("--device", uuids[1][:12]), [1]),
+    ):
+        result = machine.partage("run", "--memory", "1Gi", *options, "sh", "-c", script)
+        assert result.stdout.strip() == ",".join(uuids[index] for index in order), result.stderr
+
+
+def test_a_program_that_uses_a_device_only_after_its_parent_ended_keeps_the_share(machine):
+    script = """exec 3<&0; setsid sh -c 'read _; exec "$0" "$1"' "$@" <&3 & echo "{\\"pid\\": $!}" """
+    program = machine.start("--memory", "60Gi", program=("sh", "-c", script, "-", sys.executable, str(HOLDER)))
+    assert program.process.wait(60) == 0
+    assert machine.partage("run", "--memory", "30Gi", "--", "true").returncode == 3, "it was promised to the other"
+    program.ask_nothing()
+    program.greet()
+    assert program.ask("info") == [60 * GIB, 60 * GIB]
+
+
+def test_ctrl_c_is_heard_while_others_hold_the_registry_and_reaches_a_program_that_was_about_to_start(machine):
+    machine.root.mkdir(mode=0o700)
+    with handover.registry(machine.root):
+        waiting = subprocess.Popen(
+            [sys.executable, "-m", "partage", "run", "--memory", "1Gi", "--", "sleep", "60"],
+            env=machine.environment,
+            stderr=subprocess.PIPE,
+        )
+        wchan = Path(f"/proc/{waiting.pid}/wchan")
+        eventually(lambda: "lock" in wchan.read_text())
+        waiting.send_signal(signal.SIGINT)
+        assert waiting.wait(60) == 130
+        assert b"Traceback" not in waiting.communicate()[1]
+    assert machine.hand_overs() == []
+
+
+@pytest.mark.parametrize("how", ["noise", "empty", "half", "sparse", "fifo", "link", "directory", "gone", "full"])
+def test_what_a_tenant_does_to_its_ledger_hurts_nobody_else(machine, how, tmp_path):
+    tenant, other = machine.start("--memory", "4Gi"), machine.start("--memory", "4Gi")
+    assert tenant.ask("alloc", GIB) == 0
+    ledger = Path(tenant.environment()["PARTAGE_DIR"], "ledger")
+    outside = tmp_path / "outside"
+    outside.write_bytes(b"not yours")
+    spoil(ledger, how, outside)
+    shown = json.loads(machine.partage("top", "--json").stdout)
+    assert {share["name"] for share in shown["shares"]} == {ledger.parent.name, hand_over_of(other)}
+    resized = machine.partage("resize", ledger.parent.name, "--memory", "5Gi")
+    assert (resized.returncode, resized.stderr) == (0, "")
+    assert machine.partage("run", "--memory", "72Gi", "--", "true").returncode == 3, "5 and 4 GiB are promised"
+    assert machine.partage("run", "--memory", "71Gi", "--", "true").returncode == 0
+    assert other.ask("alloc", 4 * GIB) == 0
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(tenant.pid, signal.SIGKILL)
+    code, words = tenant.finish()
+    assert code == 137
+    assert "Traceback" not in words
+    assert outside.read_bytes() == b"not yours"
+
+
+def hand_over_of(program) -> str:
+    return Path(program.environment()["PARTAGE_DIR"]).name
+
+
+def spoil(ledger: Path, how: str, outside: Path) -> None:
+    if how in {"fifo", "link", "directory", "gone"}:
+        ledger.unlink()
+    size = 1056768
+    match how:
+        case "noise":
+            with ledger.open("r+b") as file:
+                file.write(bytes(position * 2654435761 >> 13 & 0xFF for position in range(size)))
+        case "full":
+            with ledger.open("r+b") as file:
+                file.seek(4096)
+                file.write(b"\xff" * (size - 4096))
+        case "empty" | "half" | "sparse":
+            os.truncate(ledger, {"empty": 0, "half": size // 2, "sparse": 1 << 42}[how])
+        case "fifo":
+            os.mkfifo(ledger)
+        case "link":
+            ledger.symlink_to(outside)
+        case "directory":
+            ledger.mkdir()

@@ -3,9 +3,18 @@ keys; it never fails because of what a tenant did to its ledger; it makes no mac
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
+
+from rich.console import Console
+
+from partage.cli.top import look, render
+
+from .conftest import Machine
 
 GIB = 1 << 30
 
@@ -52,3 +61,38 @@ def test_looking_makes_no_machine(machine):
     result = machine.partage("top", "--json")
     assert json.loads(result.stdout) == {"devices": [], "notes": [], "shares": []}
     assert not Path(machine.environment["PARTAGE_SIM_DIR"], "machine").exists()
+
+
+def test_what_cannot_be_read_is_not_nought_and_is_said_once(tmp_path):
+    machine = Machine(tmp_path, "zero2")
+    program = machine.start("--memory", "24Gi", "--device", "0,1")
+    os.truncate(Path(program.environment()["PARTAGE_DIR"], "ledger"), 100)
+    assert [share["used"] for share in json.loads(machine.partage("top", "--json").stdout)["shares"]] == [None, None]
+    assert machine.partage("top").stdout.count("100 bytes") == 1
+    program.stop()
+
+
+def test_output_that_goes_nowhere_is_no_defect(machine):
+    for arguments in (("top",), ("top", "--json"), ("sim", "list"), ("doctor",)):
+        with Path("/dev/full").open("w") as full:
+            command = [sys.executable, "-m", "partage", *arguments]
+            result = subprocess.run(
+                command, stdout=full, stderr=subprocess.PIPE, text=True, env=machine.environment, check=False
+            )
+        assert (result.returncode, len(result.stderr.splitlines())) == (1, 1), result.stderr
+        read, write = os.pipe()
+        os.close(read)
+        result = subprocess.run(
+            command, stdout=write, stderr=subprocess.PIPE, text=True, env=machine.environment, check=False
+        )
+        os.close(write)
+        assert (result.returncode, result.stderr) == (141, "")
+
+
+def test_a_small_terminal_is_enough(machine):
+    machine.start("--memory", "24Gi")
+    view = look()
+    for width in (1, 10, 40, 80):
+        console = Console(width=width, file=io.StringIO())
+        console.print(render(view, width))
+        assert all(len(line) <= width for line in console.file.getvalue().splitlines())

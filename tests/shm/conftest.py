@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from partage import locks
 from partage._abi import ffi, lib
-from partage.shm import create_ledger, locks
+from partage.shm import create_ledger
 
 UUID = "GPU-00000000-0000-0000-0000-000000000001"
 

@@ -6,6 +6,9 @@ from __future__ import annotations
 
 import os
 import select
+import threading
+import time
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -214,3 +217,35 @@ def test_missing_file_and_fifo_are_refused_without_waiting(tmp_path):
     for path in (tmp_path / "none", tmp_path / "fifo", tmp_path):
         with pytest.raises(LedgerError, match=str(path)):
             read_ledger(path)
+
+
+@pytest.mark.parametrize("size", [0, 8, 5000])
+def test_a_listener_whose_page_was_cut_away_can_be_ended(tenant, size):
+    watched = WatchedLedger(tenant.path)
+    bell = watched.start_doorbell()
+    assert select.select([bell], [], [], 10)[0]
+    asleep_in(watched._thread.native_id, "futex")
+    os.ftruncate(tenant.fd, size)
+    closing = threading.Thread(target=watched.close, daemon=True)
+    closing.start()
+    closing.join(30)
+    assert not closing.is_alive()
+    assert not watched._thread.is_alive()
+    os.close(bell)
+
+
+def asleep_in(thread: int, what: str) -> None:
+    """Wait until a thread of this process sleeps in the kernel function that `what` names."""
+    path = Path(f"/proc/self/task/{thread}/wchan")
+    until = time.monotonic() + 10
+    while what not in path.read_text() and time.monotonic() < until:
+        pass
+
+
+def test_a_link_in_a_ledgers_place_is_not_followed(tenant):
+    link = tenant.path.with_name("link")
+    link.symlink_to(tenant.path)
+    with pytest.raises(LedgerError, match=str(link)):
+        read_ledger(link)
+    with pytest.raises(LedgerError, match=str(link)):
+        WatchedLedger(link)

@@ -4,7 +4,10 @@ raises anything but PolicyError."""
 
 from __future__ import annotations
 
+import fcntl
+import os
 import struct
+import threading
 from dataclasses import replace
 
 import pytest
@@ -28,10 +31,10 @@ devices = st.builds(
     cores=st.integers(0, 1000),
     ceiling=st.integers(1, 1000),
     weight=st.integers(1, 10000),
-    overhead=st.integers(-(1 << 63), (1 << 63) - 1),
+    overhead=st.integers(0, (1 << 63) - 1),
     gated=st.booleans(),
     turn=st.integers(0, 15),
-    context=st.none() | st.integers(0, (1 << 64) - 2),
+    context=st.none() | st.integers(0, (1 << 63) - 1),
 )
 policies = st.builds(
     Policy,
@@ -178,3 +181,33 @@ def test_missing_short_and_unreadable_files_name_the_file(tmp_path):
             read_policy(path)
         with pytest.raises(PolicyError, match=str(path)):
             PolicyFile.open(path)
+
+
+def test_a_reader_cannot_keep_its_writers_from_writing(tmp_path):
+    file = PolicyFile.create(tmp_path / "policy", POLICY)
+    reader = os.open(tmp_path / "policy", os.O_RDONLY)
+    fcntl.fcntl(reader, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0))
+    changing = threading.Thread(target=file.update, args=[lambda policy: replace(policy, generation=9)], daemon=True)
+    changing.start()
+    changing.join(30)
+    assert not changing.is_alive()
+    assert read_policy(tmp_path / "policy").generation == 9
+    os.close(reader)
+    file.close()
+
+
+def test_what_is_no_regular_file_is_refused_without_waiting(tmp_path):
+    PolicyFile.create(tmp_path / "policy", POLICY).close()
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "link").symlink_to(tmp_path / "policy")
+    for path in (tmp_path / "fifo", tmp_path / "link", tmp_path):
+        with pytest.raises(PolicyError, match=str(path)):
+            read_policy(path)
+        with pytest.raises(PolicyError, match=str(path)):
+            PolicyFile.open(path)
+
+
+@pytest.mark.parametrize("changes", [{"overhead": -1}, {"overhead": 1 << 63}, {"context": -1}])
+def test_an_overhead_below_zero_is_never_written(changes):
+    with pytest.raises(PolicyError, match="overhead"):
+        module.encode(POLICY.changed(POLICY.devices[0].uuid, **changes))

@@ -1,13 +1,16 @@
 """The `partage` command: finds subcommands, turns errors into one line and an exit code.
 
-Subcommands are imported when they are used, so that `partage run` starts fast. Every error of ours is printed as
-`partage: object: value; limit; next step` on stderr; anything else is a defect and shows its traceback.
+Subcommands are imported when they are used, so that `partage run` starts fast. Every error is one line on stderr,
+`partage: object: value; limit; next step`; a defect of ours says so, and shows its traceback with -v.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import importlib
 import logging
+import os
 import sys
 from typing import Final
 
@@ -16,6 +19,7 @@ import structlog
 
 from partage._version import __version__
 from partage.cli import exit_codes
+from partage.cli.exit_codes import ExitCode
 from partage.model import PartageError
 
 # Command -> module below partage.cli; each has a click command of that name with underscores.
@@ -72,12 +76,50 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     try:
         result = cli.main(args=arguments, prog_name="partage", standalone_mode=False)
-    except click.Abort:
-        return exit_codes.ExitCode.INTERRUPTED
-    except click.ClickException as error:
-        error.show()
-        return error.exit_code
-    except PartageError as error:
-        click.echo(f"partage: {error}", err=True)
-        return exit_codes.of_error(error)
-    return result if isinstance(result, int) else exit_codes.ExitCode.OK
+        sys.stdout.flush()
+    except Exception as error:
+        return _failed(error)
+    return result if isinstance(result, int) else ExitCode.OK
+
+
+def _failed(error: Exception) -> int:
+    """Say in one line what went wrong; return the exit code."""
+    match error:
+        case click.Abort():
+            return ExitCode.INTERRUPTED
+        case click.exceptions.NoArgsIsHelpError():
+            error.show()  # the help page itself
+            return error.exit_code
+        case click.ClickException():
+            return _end(_usage(error), error.exit_code)
+        case PartageError():
+            return _end(f"partage: {error}", exit_codes.of_error(error))
+        case OSError():
+            return _system_error(error)
+    structlog.get_logger("partage").info("defect", exc_info=error)
+    found = f"partage: defect: {type(error).__name__}: {error}"
+    return _end(f"{found}; this should not happen; please report what `partage -v ...` says", ExitCode.DEFECT)
+
+
+def _end(words: str, code: int) -> int:
+    with contextlib.suppress(OSError):  # stderr may be full or closed: the exit code says it too
+        click.echo(words, err=True)
+    return code
+
+
+def _usage(error: click.ClickException) -> str:
+    """Return click's complaint as one line that ends with the next step."""
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    path = context.command_path if context else "partage"
+    return f"{path}: {error.format_message().rstrip('.')}; see `{path} --help`"
+
+
+def _system_error(error: OSError) -> int:
+    """Say what the system refused. Output that nobody reads is no error to talk about, as for any program in a pipe."""
+    if isinstance(error, BrokenPipeError) or error.errno in {errno.ENOSPC, errno.EBADF}:
+        with contextlib.suppress(OSError):  # what is still buffered has nowhere to go
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if isinstance(error, BrokenPipeError):
+        return ExitCode.BROKEN_PIPE
+    subject = error.filename or "output"
+    return _end(f"partage: {subject}: {error.strerror}; the system refused it; correct that", ExitCode.FAILED)

@@ -239,7 +239,7 @@ def _importable(name: str) -> bool:
         return False
 
 
-@click.command()
+@click.command(short_help="Two tenants on one simulated card, proved.")
 def demo() -> int:
     """Show two tenants on one simulated 80 GB card, each held to its own share. Needs no GPU; under a minute."""
     began = time.monotonic()

@@ -5,12 +5,14 @@ Each check is a function that returns findings; a fault makes the exit code 1, a
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import importlib.metadata
 import os
 import platform
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +24,7 @@ from partage.cli.exit_codes import ExitCode
 from partage.model import PartageError, names
 from partage.run import handover, launch, libraries
 from partage.run.nvml import Nvml
+from partage.sim.machine import machine_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -45,6 +48,11 @@ class Finding:
     remedy: str = ""
 
 
+def fault_of(error: PartageError) -> Finding:
+    """Return an error of ours as a finding: its next step is the remedy."""
+    return Finding(Verdict.FAULT, error.subject, f"{error.value}; {error.limit}", error.step)
+
+
 def check_versions() -> Iterator[Finding]:
     """Name the versions of what takes part."""
     yield Finding(Verdict.GOOD, "partage", f"{__version__}, Python {platform.python_version()}, {platform.machine()}")
@@ -62,7 +70,7 @@ def check_library() -> Iterator[Finding]:
     try:
         library = libraries.find_library()
     except PartageError as error:
-        yield Finding(Verdict.FAULT, names.LIBRARY, str(error), error.step)
+        yield fault_of(error)
         return
     yield Finding(Verdict.GOOD, names.LIBRARY, str(library))
     probe = [sys.executable, "-c", "print(open('/proc/self/maps').read())"]
@@ -77,18 +85,37 @@ def check_library() -> Iterator[Finding]:
         yield Finding(Verdict.FAULT, "preload", f"not active: {reason[0]}", remedy)
 
 
+@contextlib.contextmanager
+def _machine_to_look_at(*, simulated: bool) -> Iterator[None]:
+    """Give the simulated driver a place to itself where there is no machine yet: who only looks makes none."""
+    if not simulated or machine_path().exists():
+        yield
+        return
+    before = os.environ.get(names.ENV_SIM_DIR)
+    with tempfile.TemporaryDirectory(prefix="partage-doctor-") as place:
+        os.environ[names.ENV_SIM_DIR] = place
+        try:
+            yield
+        finally:
+            del os.environ[names.ENV_SIM_DIR]
+            if before is not None:
+                os.environ[names.ENV_SIM_DIR] = before
+
+
 def check_driver() -> Iterator[Finding]:
     """Ask the driver: the real one, else the simulated one."""
     real = libraries.real_driver()
-    yield Finding(
-        Verdict.GOOD if real else Verdict.REMARK, "NVIDIA driver", "present" if real else "none on this machine"
-    )
+    if real:
+        yield Finding(Verdict.GOOD, "NVIDIA driver", "present")
+    else:
+        remedy = "devices are simulated; install NVIDIA's driver for real ones"
+        yield Finding(Verdict.REMARK, "NVIDIA driver", "none on this machine", remedy)
     try:
         directory = libraries.driver_directory(simulate=False)
-        with Nvml(directory) as nvml:
+        with _machine_to_look_at(simulated=directory is not None), Nvml(directory) as nvml:
             version, devices = nvml.driver_version(), nvml.devices()
     except PartageError as error:
-        yield Finding(Verdict.FAULT, "driver", str(error), error.step)
+        yield fault_of(error)
         return
     where = "the system's libraries" if directory is None else str(directory)
     yield Finding(Verdict.GOOD, "driver libraries", f"{version} from {where}")
@@ -102,9 +129,10 @@ def check_permissions() -> Iterator[Finding]:
     """See that hand-overs can be made, and device nodes opened where there are some."""
     try:
         root = handover.user_root()
-    except (PartageError, OSError) as error:
-        remedy = getattr(error, "step", "set XDG_RUNTIME_DIR to a directory that you may write to")
-        yield Finding(Verdict.FAULT, "hand-overs", str(error), remedy)
+    except PartageError as error:
+        yield fault_of(error)
+    except OSError as error:
+        yield Finding(Verdict.FAULT, "hand-overs", str(error), "set XDG_RUNTIME_DIR to a directory of your own")
     else:
         yield Finding(Verdict.GOOD, "hand-overs", f"{root}, {len(handover.living())} in use")
     for node in sorted(Path("/dev").glob("nvidia[0-9]*")):
@@ -127,7 +155,11 @@ def check_surroundings() -> Iterator[Finding]:
     controllers = Path("/sys/fs/cgroup/cgroup.controllers")
     version = "v2" if controllers.exists() else "v1 or none"
     dmem = controllers.exists() and "dmem" in controllers.read_text().split()
-    yield Finding(Verdict.REMARK, "cgroup", f"{version}, dmem {'available' if dmem else 'not available'}")
+    if dmem:
+        yield Finding(Verdict.GOOD, "cgroup", f"{version}, dmem available")
+    else:
+        remedy = "the library alone holds the memory limit; Linux 6.14 with cgroup v2 can hold it too"
+        yield Finding(Verdict.REMARK, "cgroup", f"{version}, dmem not available", remedy)
 
 
 CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (
@@ -139,7 +171,7 @@ CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (
 )
 
 
-@click.command()
+@click.command(short_help="Check this machine; name each fault's remedy.")
 def doctor() -> int:
     """Check this machine; print each finding with its remedy. Exit code 1 where there is a fault."""
     faults = 0

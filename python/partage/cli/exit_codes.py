@@ -26,20 +26,24 @@ class ExitCode(enum.IntEnum):
     NO_DRIVER = 4
     NOT_FOUND = 5
     DAMAGED = 6
+    DEFECT = 70
     NOT_STARTED = 125
     INTERRUPTED = 130
+    BROKEN_PIPE = 141
 
 
 MEANINGS = {
     ExitCode.OK: "done; `run`: the program ended with 0",
-    ExitCode.FAILED: "`doctor` found a fault, `demo` missed a promise",
+    ExitCode.FAILED: "`doctor` found a fault, `demo` missed a promise, the system refused something",
     ExitCode.USAGE: "wrong option or value",
     ExitCode.REFUSED: "the share cannot be promised",
     ExitCode.NO_DRIVER: "no real or simulated driver answers",
     ExitCode.NOT_FOUND: "nothing of that name",
     ExitCode.DAMAGED: "a policy or ledger cannot be used",
+    ExitCode.DEFECT: "a defect of partage",
     ExitCode.NOT_STARTED: "`run`: the program could not be started with the library in it",
     ExitCode.INTERRUPTED: "interrupted by Ctrl-C",
+    ExitCode.BROKEN_PIPE: "nobody reads the output any more",
 }
 
 _OF_ERROR: dict[type[PartageError], ExitCode] = {

@@ -9,7 +9,7 @@ import click
 
 from partage.cli.devices import devices_of_machine
 from partage.cli.types import CORES, MEMORY
-from partage.model import Device, PolicyError, UsageError, format_cores, format_memory, pick
+from partage.model import Device, LedgerError, PolicyError, UsageError, format_cores, format_memory, pick
 from partage.run import handover
 from partage.shm import Policy, PolicyDevice, PolicyFile
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from partage.run.handover import HandOver
 
 
-@click.command()
+@click.command(short_help="Change a share while its program runs.")
 @click.argument("name")
 @click.option("--memory", "-m", type=MEMORY, help="New memory limit, e.g. 12Gi.")
 @click.option("--cores", "-c", type=CORES, help="New part of the device's time, e.g. 60%.")
@@ -33,14 +33,23 @@ def resize(name: str, *, memory: int | None, cores: int | None, device: str | No
     entry = handover.find(name)
     before = _chosen(entry, device)
     after = _changed(entry, before.uuid, memory, cores)
-    used = entry.ledger().used(before.uuid) + max(0, after.overhead)
     click.echo(
         f"{entry.name} {before.uuid}: memory {format_memory(before.memory)} -> {format_memory(after.memory)}, "
-        f"cores {format_cores(before.cores)} -> {format_cores(after.cores)}, {format_memory(used)} in use"
+        f"cores {format_cores(before.cores)} -> {format_cores(after.cores)}, {_use(entry, after)}"
     )
+
+
+def _use(entry: HandOver, after: PolicyDevice) -> str:
+    """Say what is in use beside the new limit; a ledger that its tenant spoilt is no reason to fail."""
+    try:
+        used = entry.ledger().used(after.uuid) + after.overhead
+    except LedgerError as error:
+        return f"use not known ({error})"
+    words = f"{format_memory(used)} in use"
     if used > after.memory:
         over = format_memory(used - after.memory)
-        click.echo(f"in use is {over} over the new limit: allocations are refused until it is below", err=True)
+        words += f", {over} over the new limit: allocations are refused until it is below"
+    return words
 
 
 def _chosen(entry: HandOver, wanted: str | None) -> PolicyDevice:

@@ -4,17 +4,35 @@ from __future__ import annotations
 
 import click
 
-from partage.cli.types import CLASS, CORES, MEMORY, PRIORITY
+from partage.cli.types import CORES, MEMORY, PRIORITY
 from partage.model import ShareClass, Wish
 from partage.run.runner import Request
 from partage.run.runner import run as run_program
 
+CLASSES = click.Choice([kind.value for kind in ShareClass])
 
-@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("--device", "-d", "devices", multiple=True, default=("0",), help="Index or UUID; may be repeated.")
+
+def split_devices(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the devices of all options, each of which may name several."""
+    return tuple(device for option in given for device in option.split(","))
+
+
+@click.command(
+    short_help="Start a program with a share of a device.", context_settings={"allow_interspersed_args": False}
+)
+@click.option(
+    "--device",
+    "-d",
+    "devices",
+    multiple=True,
+    default=("0",),
+    callback=split_devices,
+    metavar="DEVICE[,DEVICE]...",
+    help="Index or UUID; may be repeated.",
+)
 @click.option("--memory", "-m", type=MEMORY, required=True, help="Memory per device, e.g. 24Gi. A hard limit.")
 @click.option("--cores", "-c", type=CORES, help="Part of the device's time, e.g. 30%.")
-@click.option("--class", "share_class", type=CLASS, help="Default: fixed with --cores, burst without.")
+@click.option("--class", "share_class", type=CLASSES, help="Default: fixed with --cores, burst without.")
 @click.option("--priority", "-p", type=PRIORITY, default="P1", show_default=True, help="P0 (first), P1 or P2.")
 @click.option("--sim", help="Profile of the simulated machine to use, see `partage sim list`.")
 @click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED, metavar="[--] PROGRAM [ARGUMENT]...")

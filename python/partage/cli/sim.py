@@ -26,7 +26,7 @@ def _profile(name: str) -> Profile:
         raise UsageError(f"profile '{name}'", str(error), "a profile of a machine", "see `partage sim list`") from error
 
 
-@click.group()
+@click.group(short_help="Simulated machines, and faults to try.")
 def sim() -> None:
     """Look at simulated machines, make one, let things go wrong on it."""
 
@@ -65,7 +65,7 @@ def show(*, as_json: bool) -> None:
         click.echo(f"process {client.pid} {client.name}: {format_memory(sum(client.memory))}, {client.calls} calls")
 
 
-@sim.command()
+@sim.command(short_help="Make the machine of this user.")
 @click.argument("profile")
 @click.option("--replace", is_flag=True, help="Replace the machine there is, if no program uses it.")
 @click.option("--seed", type=click.IntRange(min=0), help="Other UUIDs and serial numbers for the same profile.")
@@ -74,12 +74,12 @@ def create(profile: str, *, replace: bool, seed: int | None) -> None:
     click.echo(machine.create(_profile(profile), seed=seed, replace=replace))
 
 
-@sim.group()
+@sim.group(short_help="Let calls fail and devices die.")
 def fault() -> None:
     """Let calls fail, symbols lack, devices die: for running programs too."""
 
 
-@fault.command()
+@fault.command(short_help="Let a call fail with a code.")
 @click.argument("call")
 @click.argument("code")
 @click.option("--after", type=click.IntRange(min=0), default=0, show_default=True, help="Calls that succeed first.")

@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from partage.cli.devices import devices_of_machine
-from partage.model import Device, PartageError, format_memory
+from partage.model import SHORT_UUID, Device, PartageError, format_memory
 from partage.run import handover
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from partage.shm import Ledger, Policy
 
 WIDE = 120
-SHORT_UUID = 12  # "GPU-" and eight digits: enough for --device
 _AMOUNT = {"USED": 9, "LIMIT": 9, "PROMISED": 9, "MEMORY": 9}
 NONE = "–"  # noqa: RUF001 -- the sign for "no value" in every table
 
@@ -46,11 +45,11 @@ class ProcessRow:
 
 @dataclass(frozen=True, slots=True)
 class ShareRow:
-    """One hand-over on one device. Memory in bytes, cores in permille; `note` says why a value is missing."""
+    """One hand-over on one device. Memory in bytes, cores in permille; `note` says why `used` is not known."""
 
     name: str
     uuid: str
-    used: int
+    used: int | None
     limit: int
     cores: int
     share_class: str
@@ -98,7 +97,7 @@ def _rows(entry: HandOver, policy: Policy) -> list[ShareRow]:
         ShareRow(
             name=entry.name,
             uuid=device.uuid,
-            used=max(0, ledger.used(device.uuid) + device.overhead) if ledger else 0,
+            used=ledger.used(device.uuid) + device.overhead if ledger else None,
             limit=device.memory,
             cores=device.cores,
             share_class=policy.share_class,
@@ -125,8 +124,8 @@ def _processes(ledger: Ledger, uuid: str) -> tuple[ProcessRow, ...]:
 def render(view: View, width: int) -> Group:
     """Return the tables of one look for a terminal of `width` columns; UUIDs are cut short where it is narrow."""
     parts: list[Table | Text] = [_device_table(view, wide=width >= WIDE), _share_table(view)]
-    parts += [Text(note, style="yellow") for note in view.notes]
-    parts += [Text(f"{row.name}: {row.note}", style="yellow") for row in view.shares if row.note]
+    of_shares = (f"{row.name}: {row.note}" for row in view.shares if row.note)  # one note for all its devices
+    parts += [Text(note, style="yellow") for note in dict.fromkeys((*view.notes, *of_shares))]
     return Group(*parts)
 
 
@@ -147,7 +146,7 @@ def _device_table(view: View, *, wide: bool) -> Table:
     for device in view.devices:
         promised = sum(row.limit for row in view.shares if row.uuid == device.uuid)
         amounts = map(format_memory, (device.used, promised, device.physical))
-        uuid = device.uuid if wide else device.uuid[:SHORT_UUID]
+        uuid = device.uuid if wide else device.short_uuid
         table.add_row(device.name, str(device.index), uuid, *amounts)
     if not view.devices:
         table.add_row("no device", *[NONE] * 5)
@@ -161,7 +160,8 @@ def _share_table(view: View) -> Table:
         asked = f"{row.cores / 10:g}%" if row.cores else NONE
         refused = str(sum(process.refused for process in row.processes))
         enforced = row.enforcement if row.state == "open" else "closed"
-        amounts = (format_memory(row.used), format_memory(row.limit), NONE, asked, refused)
+        used = NONE if row.used is None else format_memory(row.used)
+        amounts = (used, format_memory(row.limit), NONE, asked, refused)
         device = index_of.get(row.uuid, row.uuid[:SHORT_UUID])
         table.add_row(row.name, device, *amounts, f"{row.share_class} P{row.priority}", enforced)
         for process in row.processes:
@@ -177,7 +177,7 @@ def to_json(view: View) -> str:
     return msgspec.json.encode(asdict(view), order="sorted").decode()
 
 
-@click.command()
+@click.command(short_help="Show who uses what, live.")
 @click.option("--once", "-1", is_flag=True, help="One look, then end.")
 @click.option("--json", "as_json", is_flag=True, help="One look as JSON.")
 @click.option("--interval", "-n", type=click.FloatRange(0.1), default=1.0, show_default=True, help="Seconds.")

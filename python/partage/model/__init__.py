@@ -1,6 +1,6 @@
 """Words, units, shares and errors. Imports nothing of ours, so every other room may import it."""
 
-from partage.model.device import Device, pick
+from partage.model.device import SHORT_UUID, Device, pick
 from partage.model.errors import (
     DeviceError,
     LaunchError,
@@ -15,6 +15,7 @@ from partage.model.share import Share, ShareClass, Wish, parse_priority
 from partage.model.units import Bytes, Permille, format_cores, format_memory, parse_cores, parse_memory
 
 __all__ = [
+    "SHORT_UUID",
     "Bytes",
     "Device",
     "DeviceError",

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from partage.model.errors import ShareRefused, UsageError
+from partage.model.units import format_memory
 
 CORES_MAX: Final = 1000
 DEFAULT_WEIGHT: Final = 100
@@ -40,8 +41,8 @@ class Share:
         if not 0 < self.memory <= self.physical:
             raise ShareRefused(
                 f"share of {self.uuid}",
-                f"memory {self.memory} bytes",
-                f"the card has {self.physical} bytes",
+                f"memory {format_memory(self.memory)} asked",
+                f"the card has {format_memory(self.physical)}",
                 "ask for more than 0 and at most the whole card",
             )
         if not (0 <= self.cores <= self.ceiling <= CORES_MAX and self.ceiling > 0 and 1 <= self.weight <= 10000):

@@ -1,9 +1,9 @@
 """Hand-overs on this machine: one directory per running container (or `partage run`) with policy, turns and ledger.
 
 `HandOver` is one directory; `user_root` is where `partage run` makes them; `find` and `living` serve `top` and
-`resize`. A hand-over lives while its ledger is watched or one of its slots is held; what is dead is swept away by the
-next `partage run`. Shares of a card are added up over the living (`promised`), under the registry's lock, so that two
-runs started at once cannot both get the last gigabyte.
+`resize`. A hand-over lives while its ledger is watched, one of its slots is held, or a process runs under it that has
+not touched a device yet; what is dead is swept away by the next `partage run`. Shares of a card are added up over the
+living (`check_room`), under the registry's lock, so that two runs started at once cannot both get the last gigabyte.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from partage import locks
 from partage._abi import lib
 from partage.model import (
     DeviceError,
@@ -29,7 +30,8 @@ from partage.model import (
     format_memory,
     names,
 )
-from partage.shm import Ledger, Policy, PolicyFile, create_ledger, create_turns, locks, read_ledger, read_policy
+from partage.run.processes import directories_in_use
+from partage.shm import OPEN_FLAGS, Ledger, Policy, PolicyFile, create_ledger, create_turns, read_ledger, read_policy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -66,10 +68,10 @@ class HandOver:
         """Return a snapshot of the ledger; raises LedgerError."""
         return read_ledger(self.ledger_path)
 
-    def is_alive(self) -> bool:
+    def is_locked(self) -> bool:
         """Whether somebody watches the ledger or a process holds a slot of it."""
         try:
-            fd = os.open(self.ledger_path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            fd = os.open(self.ledger_path, OPEN_FLAGS)
         except OSError:
             return False
         try:
@@ -109,7 +111,14 @@ def living(roots: Iterable[Path] | None = None) -> list[HandOver]:
     for root in roots if roots is not None else (user_root(), Path(names.HOST_ROOT)):
         with contextlib.suppress(OSError):
             found += [HandOver(path) for path in root.iterdir() if (path / names.POLICY_FILE).exists()]
-    return sorted((entry for entry in found if entry.is_alive()), key=lambda entry: entry.name)
+    return sorted(alive(found), key=lambda entry: entry.name)
+
+
+def alive(entries: Iterable[HandOver]) -> list[HandOver]:
+    """Return those in use: watched, with a slot that is held, or with a process that was started under them."""
+    found = [(entry, entry.is_locked()) for entry in entries]
+    named = frozenset() if all(locked for _, locked in found) else directories_in_use()
+    return [entry for entry, locked in found if locked or entry.path in named]
 
 
 def find(name: str) -> HandOver:
@@ -130,7 +139,7 @@ def registry(root: Path) -> Iterator[None]:
     """Hold the lock under which shares are added up and promised; raises PolicyError where it is not ours to take."""
     path = root / names.REGISTRY_LOCK
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         step = "only the owner of the hand-overs may change them"
         raise PolicyError(str(path), error.strerror or error, "a file that we may change", step) from error
@@ -143,10 +152,9 @@ def registry(root: Path) -> Iterator[None]:
 
 def sweep(root: Path) -> None:
     """Remove what nobody uses any more; callers hold the registry's lock."""
-    for path in root.iterdir():
-        entry = HandOver(path)
-        if path.is_dir() and not path.is_symlink() and not entry.is_alive():
-            entry.remove()
+    there = [HandOver(path) for path in root.iterdir() if path.is_dir() and not path.is_symlink()]
+    for entry in set(there).difference(alive(there)):
+        entry.remove()
 
 
 def check_room(wanted: Policy, devices: dict[str, Device], root: Path, *, instead_of: HandOver | None = None) -> None:

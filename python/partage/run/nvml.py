@@ -13,12 +13,13 @@ import pynvml
 
 from partage.model import Device, DeviceError
 from partage.run.libraries import load_nvml
+from partage.run.simulated import check_machine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-_STEP: Final = "run `partage doctor`"
+_STEP: Final = "run `partage doctor`; it looks at driver, libraries and permissions"
 
 
 def _text(value: str | bytes) -> str:
@@ -29,6 +30,8 @@ class Nvml:
     """An initialised NVML. `directory` holds the simulated library; None means the system's."""
 
     def __init__(self, directory: Path | None) -> None:
+        if directory is not None:
+            check_machine()
         load_nvml(directory)
         with _translated("NVML"):
             pynvml.nvmlInit()

@@ -7,6 +7,7 @@ it runs, only a program that turns out not to carry the library is stopped, sinc
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import signal
@@ -15,13 +16,13 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from partage.model import Device, LaunchError, Share, Wish, names, pick
+from partage.model import Device, LaunchError, Share, UsageError, Wish, names, pick
 from partage.run import handover, launch, libraries
 from partage.run.nvml import Nvml
 from partage.run.signals import Signals
 from partage.run.simulated import choose_machine, context_of
 from partage.run.watcher import Watcher
-from partage.shm import Policy, PolicyDevice
+from partage.shm import MAX_DEVICES, Policy, PolicyDevice
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,12 +66,8 @@ def run(request: Request) -> int:
         raise LaunchError(
             "partage run", f"runs under the share {outer}", "shares do not nest", "start it outside of it"
         )
-    signals = Signals()
-    try:
-        with Nvml(_driver(request)) as nvml:
-            return _run(request, nvml, signals)
-    finally:
-        signals.close()
+    with Nvml(_driver(request)) as nvml:
+        return _run(request, nvml)
 
 
 def _driver(request: Request) -> Path | None:
@@ -86,7 +83,9 @@ def _prepare(request: Request, nvml: Nvml) -> _Ready:
     path = launch.resolve(request.program, os.environ)
     launch.check_program(path, library)
     there = nvml.devices()
-    cards = [pick(there, wanted) for wanted in dict.fromkeys(request.devices)]
+    cards = list({card.uuid: card for card in (pick(there, wanted) for wanted in request.devices)}.values())
+    if len(cards) > MAX_DEVICES:
+        raise UsageError("share", f"{len(cards)} devices", f"at most {MAX_DEVICES}", "name fewer devices")
     shares = [request.wish.share_of(card.uuid, request.memory, card.physical) for card in cards]
     driver = libraries.driver_directory(simulate=request.sim is not None)
     policy = policy_for(request.wish, shares, simulated=driver is not None)
@@ -111,31 +110,30 @@ def policy_for(wish: Wish, shares: Sequence[Share], *, simulated: bool) -> Polic
     return Policy(devices=devices, share_class=wish.resolved_class().value, priority=wish.priority)
 
 
-def _run(request: Request, nvml: Nvml, signals: Signals) -> int:
+def _run(request: Request, nvml: Nvml) -> int:
     ready = _prepare(request, nvml)
     root = handover.user_root()
-    with handover.registry(root):
-        entry, policy = handover.create(root, ready.path.stem, ready.policy, ready.cards)
-        watcher = Watcher(entry, policy, nvml)
-    try:
+    with contextlib.ExitStack() as stack:
+        with handover.registry(root):  # waiting for it can be interrupted; from here on signals are the program's
+            signals = stack.enter_context(contextlib.closing(Signals()))
+            entry, policy = handover.create(root, ready.path.stem, ready.policy, ready.cards)
+            stack.callback(policy.close)
+            watcher = Watcher(entry, policy, nvml)
+            stack.callback(_clean_up, entry, watcher)
         environment = launch.environment_for(
             os.environ, library=ready.library, directory=entry.path, uuids=list(ready.cards), driver=ready.driver
         )
         pid = launch.spawn(ready.path, (request.program, *request.arguments), environment)
         log.info("running", hand_over=entry.name, pid=pid)
         return _Loop(pid, ready.library, watcher, signals).until_end()
-    finally:
-        _clean_up(entry, watcher)
-        policy.close()
 
 
 def _clean_up(entry: HandOver, watcher: Watcher) -> None:
     """Remove the hand-over unless processes that the program left behind still use it."""
     watcher.settle()
-    left = watcher.live_slots()
     watcher.close()
-    if left:
-        log.info("processes go on under the share; it ends with the last of them", hand_over=entry.name, processes=left)
+    if handover.alive([entry]):
+        log.info("processes go on under the share; it ends with the last of them", hand_over=entry.name)
     else:
         entry.remove()
 
@@ -152,6 +150,7 @@ class _Loop:
         self._check_in: float | None = _CHECK_FIRST_S
         watcher.selector.register(self._pidfd, selectors.EVENT_READ)
         watcher.selector.register(signals.fd, selectors.EVENT_READ)
+        self._pass_on(even_from_terminal=True)  # what came before there was a program for the terminal to send it to
 
     def until_end(self) -> int:
         """Return the program's exit code; raises LaunchError where it had to be stopped."""
@@ -177,9 +176,9 @@ class _Loop:
         times = [time for time in (self._check_in, self._watcher.timeout()) if time is not None]
         return min(times, default=None)
 
-    def _pass_on(self) -> None:
+    def _pass_on(self, *, even_from_terminal: bool = False) -> None:
         for number, from_terminal in self._signals.take():
-            if not from_terminal:
+            if even_from_terminal or not from_terminal:
                 signal.pidfd_send_signal(self._pidfd, number)
 
     def _check_injection(self) -> None:

@@ -16,12 +16,12 @@ import os
 import selectors
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from partage.model import DeviceError, LedgerError
+from partage.run.processes import find_process
 from partage.shm import Ledger, Policy, PolicyFile, Slot, WatchedLedger
 
 if TYPE_CHECKING:
@@ -102,13 +102,6 @@ class Watcher:
             if not any(process.ended_at for process in self._processes.values()):
                 return
             self.selector.select(RETRY_S)
-
-    def live_slots(self) -> int:
-        """Return how many processes hold a slot; 0 where the ledger cannot be read."""
-        try:
-            return sum(self._ledger.is_alive(slot.index) for slot in self._ledger.read().slots)
-        except LedgerError:
-            return 0
 
     def close(self) -> None:
         """Let everything go."""
@@ -227,46 +220,3 @@ def _context(snapshot: Ledger, index: int, real: dict[int, int]) -> int | None:
         if slot.index in real and share.context and share.used == share.context:
             return real[slot.index]
     return None
-
-
-def find_process(slot: Slot) -> int | None:
-    """Return the pid, as this process counts, of the process that claims `slot`; None where it has ended.
-
-    A process of another pid namespace is found by its innermost NSpid; either way the start time must agree, so that
-    a number used again is not mistaken for its predecessor.
-    """
-    own = Path("/proc/self/ns/pid").stat().st_ino
-    if slot.pid_ns == own:
-        return slot.pid if slot.pid > 0 and start_time(slot.pid) == slot.start_time else None
-    for path in Path("/proc").iterdir():
-        if path.name.isdigit() and _inner_pid(path) == slot.pid and start_time(int(path.name)) == slot.start_time:
-            return int(path.name)
-    return None
-
-
-def _inner_pid(process: Path) -> int | None:
-    try:
-        lines = (process / "status").read_text().splitlines()
-        return int(next(line for line in lines if line.startswith("NSpid:")).split()[-1])
-    except (OSError, StopIteration, ValueError, IndexError):
-        return None
-
-
-def start_time(pid: int) -> int | None:
-    """Return when the process started, in clock ticks since boot; None where it has ended, threads and all."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except OSError:
-        return None
-    fields = text.rpartition(")")[2].split()  # the name may hold blanks and parentheses
-    if len(fields) < 20 or fields[0] == "X" or (fields[0] == "Z" and not _other_threads(pid)):
-        return None
-    return int(fields[19])
-
-
-def _other_threads(pid: int) -> bool:
-    """Whether threads go on although the first one has ended."""
-    try:
-        return any(path.name != str(pid) for path in Path(f"/proc/{pid}/task").iterdir())
-    except OSError:
-        return False

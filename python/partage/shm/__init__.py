@@ -3,11 +3,14 @@
 `policy` (we write, tenants read), `ledger` (tenants write, we read and reclaim), `turns` (the arbiter writes).
 """
 
+from partage.shm.files import OPEN_FLAGS
 from partage.shm.ledger import Ledger, LedgerDevice, Slot, SlotDevice, WatchedLedger, create_ledger, read_ledger
-from partage.shm.policy import Policy, PolicyDevice, PolicyFile, read_policy
+from partage.shm.policy import MAX_DEVICES, Policy, PolicyDevice, PolicyFile, read_policy
 from partage.shm.turns import create_turns
 
 __all__ = [
+    "MAX_DEVICES",
+    "OPEN_FLAGS",
     "Ledger",
     "LedgerDevice",
     "Policy",

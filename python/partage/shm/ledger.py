@@ -9,6 +9,7 @@ Every defect is a LedgerError; nothing in a file can raise anything else.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import mmap
 import os
@@ -17,9 +18,10 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from partage import locks
 from partage._abi import ffi, lib
 from partage.model.errors import LedgerError
-from partage.shm import locks
+from partage.shm.files import OPEN_FLAGS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,6 +33,7 @@ SLOTS: Final[int] = lib.PTG_SLOTS
 _HEADER: Final[int] = ffi.offsetof("struct ptg_ledger", "slot")
 _SLOT: Final[int] = ffi.sizeof("struct ptg_slot")
 _BELL: Final[int] = ffi.offsetof("struct ptg_ledger", "doorbell")
+_FAREWELLS: Final = 100  # rings to end the listener, 10 ms apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +174,7 @@ def _decode_share(source: Any, index: int, device: int) -> SlotDevice:
 def read_ledger(path: Path) -> Ledger:
     """Return a snapshot of the ledger at `path`; raises LedgerError."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        fd = os.open(path, os.O_RDONLY | OPEN_FLAGS)
     except OSError as error:
         raise _defect(str(path), error.strerror or error, "a readable file") from error
     try:
@@ -191,7 +194,7 @@ class WatchedLedger:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
+            self._fd = os.open(path, os.O_RDWR | OPEN_FLAGS)
         except OSError as error:
             raise _defect(str(path), error.strerror or error, "a file that we may change") from error
         try:
@@ -262,13 +265,23 @@ class WatchedLedger:
                 os.eventfd_write(event, 1)
                 return
 
+    def _wake(self) -> None:
+        """Ring our own bell. Where the tenant has cut the file, the page that the sleeper waits on is made again."""
+        if lib.ptg_doorbell_ring(self._shared) == -errno.EFAULT:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._fd, SIZE)
+
     def close(self) -> None:
-        """Stop listening, let the watcher's lock go."""
+        """Stop listening, let the watcher's lock go; bounded, whatever the tenant does to the file meanwhile."""
         self._closing = True
         if self._thread is not None:
-            while self._thread.is_alive():
-                lib.ptg_doorbell_ring(self._shared)
+            for _ in range(_FAREWELLS):
+                self._wake()
                 self._thread.join(0.01)
+                if not self._thread.is_alive():
+                    break
+            else:
+                return  # its tenant cuts the file again and again: the sleeper keeps what it sleeps on
         ffi.release(self._shared)
         self._map.close()
         os.close(self._fd)

@@ -2,9 +2,9 @@
 
 `Policy` is the content; `encode`/`decode` translate; `read_policy` reads a file; `PolicyFile` writes one in place.
 Called by `partage run` and the agent (writers), by `partage top`, `resize` and `doctor` (readers). Several writers of
-one machine (the watcher's correction, a resize) take turns by an OFD lock on the file and each changes only its own
-fields, so none undoes the other. A writer killed half-way leaves an odd sequence number; readers then keep their last
-good copy, and the next writer completes it.
+one machine (the watcher's correction, a resize) take turns by an OFD lock beside the hand-overs, out of every tenant's
+reach, and each changes only its own fields, so none undoes the other. A writer killed half-way leaves an odd sequence
+number; readers then keep their last good copy, and the next writer completes it.
 
 Every defect of a file is a PolicyError; nothing in a file can raise anything else.
 """
@@ -18,8 +18,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from partage._abi import ffi, lib
-from partage.model.errors import PolicyError
-from partage.shm.locks import locked
+from partage.locks import locked
+from partage.model import PolicyError, names
+from partage.shm.files import OPEN_FLAGS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +37,7 @@ _ENFORCEMENT: Final = (
     (lib.PTG_ENFORCE_SHIM, "shim"),
 )
 _RETRY_NS: Final = 1_000_000  # a reader's patience with a write in progress
-_WRITERS: Final = 0  # lock byte: whoever changes the file
+_WRITERS: Final = 1  # byte of the registry's lock file: whoever changes a policy beside it
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,9 @@ def _check(policy: Policy, where: str) -> None:
             raise _defect(where, f"UUID {device.uuid!r}", f"1 to {lib.PTG_UUID_SIZE - 1} printable bytes")
         if not 0 < device.memory < 1 << 63 or not 0 <= device.physical < 1 << 63:
             raise _defect(where, f"memory {device.memory} of {device.physical} bytes", "1 byte to 2^63 - 1")
+        if not 0 <= device.overhead < 1 << 63 or not 0 <= (device.context or 0) < 1 << 63:
+            values = f"overhead {device.overhead}, context {device.context} bytes"
+            raise _defect(where, values, "0 to 2^63 - 1: a negative overhead would outlive what it corrects")
         if not (device.cores <= 1000 and 1 <= device.ceiling <= 1000 and 1 <= device.weight <= 10000):
             values = f"cores {device.cores} ‰, ceiling {device.ceiling} ‰, weight {device.weight}"
             raise _defect(where, values, "cores up to 1000, ceiling 1 to 1000, weight 1 to 10000")
@@ -171,16 +175,34 @@ def read_policy(path: Path) -> Policy:
     """Return the policy at `path`, waiting at most 1 ms for a write in progress; raises PolicyError."""
     until = time.monotonic_ns() + _RETRY_NS
     while True:
-        try:
-            with path.open("rb") as file:
-                data = file.read(SIZE)
-        except OSError as error:
-            raise _defect(str(path), error.strerror or error, "a readable file") from error
+        data = _read(path)
         try:
             return decode(data, str(path))
         except PolicyError:
             if time.monotonic_ns() >= until:
                 raise
+
+
+def _open_lock(path: Path) -> int:
+    """Open the lock file beside the hand-over in which the policy at `path` lies; raises PolicyError."""
+    lock = path.absolute().parent.parent / names.REGISTRY_LOCK
+    try:
+        return os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise _defect(str(path), f"{lock}: {error.strerror}", "a lock file that its writer may change") from error
+
+
+def _read(path: Path) -> bytes:
+    try:
+        fd = os.open(path, os.O_RDONLY | OPEN_FLAGS)
+    except OSError as error:
+        raise _defect(str(path), error.strerror or error, "a readable file") from error
+    try:
+        return os.pread(fd, SIZE, 0)
+    except OSError as error:
+        raise _defect(str(path), error.strerror or error, "a regular file") from error
+    finally:
+        os.close(fd)
 
 
 class PolicyFile:
@@ -189,6 +211,7 @@ class PolicyFile:
     def __init__(self, path: Path, fd: int) -> None:
         self.path = path
         self._fd = fd
+        self._lock = _open_lock(path)
         self._map = mmap.mmap(fd, SIZE)
         self._shared = ffi.from_buffer("struct ptg_policy *", self._map)
         self._last: Policy | None = None
@@ -198,7 +221,7 @@ class PolicyFile:
         """Make the file with this content (readable for everyone who can reach its directory)."""
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         os.ftruncate(fd, SIZE)
-        file = cls(path, fd)
+        file = cls._of(path, fd)
         file.update(lambda _: policy)
         return file
 
@@ -206,14 +229,23 @@ class PolicyFile:
     def open(cls, path: Path) -> Self:
         """Open an existing file for changes; raises PolicyError where it is missing, short or not ours to change."""
         try:
-            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            fd = os.open(path, os.O_RDWR | OPEN_FLAGS)
         except OSError as error:
             raise _defect(str(path), error.strerror or error, "a file that we may change") from error
         size = os.fstat(fd).st_size
         if size < SIZE:
             os.close(fd)
             raise _defect(str(path), f"{size} bytes", f"a policy has {SIZE}")
-        return cls(path, fd)
+        return cls._of(path, fd)
+
+    @classmethod
+    def _of(cls, path: Path, fd: int) -> Self:
+        """Wrap a descriptor, which is closed where that fails."""
+        try:
+            return cls(path, fd)
+        except BaseException:
+            os.close(fd)
+            raise
 
     def update(self, change: Callable[[Policy], Policy]) -> Policy:
         """Apply `change` to what the file says now and return the result.
@@ -221,7 +253,7 @@ class PolicyFile:
         Where the file is torn (a writer was killed), the content this object wrote or read last is the base; raises
         PolicyError where there is none.
         """
-        with locked(self._fd, _WRITERS):
+        with locked(self._lock, _WRITERS):
             before, intact = self._current()
             after = change(before)
             if after != before or not intact:
@@ -250,3 +282,4 @@ class PolicyFile:
         ffi.release(self._shared)
         self._map.close()
         os.close(self._fd)
+        os.close(self._lock)

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from partage._abi import ffi, lib
+from partage.locks import locked
 from partage.model import NotFoundError, UsageError
 from partage.sim.codes import parse_code
-from partage.sim.machine import locked
 
 if TYPE_CHECKING:
     from partage.sim.machine import Machine

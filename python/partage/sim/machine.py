@@ -9,8 +9,6 @@ cache shows to everybody at once, so a foreign or cut file is an error and never
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import mmap
 import os
 import struct
@@ -19,18 +17,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from partage._abi import ffi, lib
+from partage.locks import is_locked, locked
 from partage.model import DeviceError, NotFoundError, UsageError, names
 from partage.sim.fields import MODEL_FIELDS, PLACE_FIELDS
 from partage.sim.identity import serial_of, uuid_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from partage.sim.profiles import Profile
 
 SIZE: Final[int] = ffi.sizeof("struct sim_machine")
 _HEAD: Final = struct.Struct("<QII")  # magic, layout, size
-_FLOCK: Final = "hhqqi4x"  # struct flock of 64-bit Linux
 
 
 def machine_path() -> Path:
@@ -41,28 +37,6 @@ def machine_path() -> Path:
     if runtime.startswith("/"):
         return Path(runtime, names.SIM_DIRECTORY, names.MACHINE_FILE)
     return Path(f"/tmp/{names.SIM_DIRECTORY}-{os.geteuid()}", names.MACHINE_FILE)  # noqa: S108 -- the driver checks it
-
-
-# ---- locks: the driver's own OFD lock bytes --------------------------------------------------------------------------
-
-
-def _lock_request(kind: int, byte: int, length: int) -> bytes:
-    return struct.pack(_FLOCK, kind, os.SEEK_SET, byte, length, 0)
-
-
-@contextlib.contextmanager
-def locked(fd: int, byte: int) -> Iterator[None]:
-    """Hold one of the machine's lock bytes; the kernel drops it should this process die."""
-    fcntl.fcntl(fd, fcntl.F_OFD_SETLKW, _lock_request(fcntl.F_WRLCK, byte, 1))
-    try:
-        yield
-    finally:
-        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _lock_request(fcntl.F_UNLCK, byte, 1))
-
-
-def _held(fd: int, byte: int, length: int = 1) -> bool:
-    answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _lock_request(fcntl.F_WRLCK, byte, length))
-    return bool(struct.unpack(_FLOCK, answer)[0] != fcntl.F_UNLCK)
 
 
 # ---- making one ------------------------------------------------------------------------------------------------------
@@ -125,7 +99,7 @@ def _refuse_if_used(fd: int, path: Path, *, replace: bool) -> bool:
     """Say whether the file holds a machine; raises UsageError if it must not be replaced. Under SIM_LOCK_SETUP."""
     if os.fstat(fd).st_size == 0:
         return False
-    if _held(fd, lib.SIM_LOCK_CLIENT, lib.SIM_CLIENTS):
+    if is_locked(fd, lib.SIM_LOCK_CLIENT, lib.SIM_CLIENTS):
         step = "end its programs, or set PARTAGE_SIM_DIR to another directory"
         raise UsageError(f"simulated machine {path}", "programs use it", "only an unused machine can be replaced", step)
     if not replace:
@@ -191,7 +165,8 @@ class Machine:
         if found != wanted or os.fstat(self.fd).st_size != SIZE:
             value = f"magic {found[0]:#x}, layout {found[1]}, {found[2]} bytes"
             limit = f"magic {wanted[0]:#x}, layout {wanted[1]}, {SIZE} bytes"
-            raise DeviceError(subject, value, limit, "remove it when no program uses it")
+            step = "make it anew: `partage sim create PROFILE --replace`, when no program uses it"
+            raise DeviceError(subject, value, f"this version's is {limit}", step)
         if self.read("uint32_t", "ndev") > lib.SIM_DEVICES:
             raise DeviceError(subject, "impossible number of devices", f"at most {lib.SIM_DEVICES}", "remove it")
 
@@ -242,7 +217,7 @@ class Machine:
 
     def alive(self, slot: int) -> bool:
         """Say whether a process holds this client slot."""
-        return _held(self.fd, lib.SIM_LOCK_CLIENT + slot)
+        return is_locked(self.fd, lib.SIM_LOCK_CLIENT + slot)
 
     def wake(self, *path: str | int) -> None:
         """Wake all sleepers on a futex word. The kernel looks at the page, so a cut file is an error, not a signal."""

@@ -1,7 +1,9 @@
 """OFD locks: byte ranges that the kernel drops when the last descriptor of an open file goes away.
 
-Used for the writers of a policy, the watcher of a ledger, the registry of hand-overs, and to ask whether a slot's
-process lives. A lock belongs to the *open file*, not to the process: a file opened anew never shares it.
+Used for the writers of policies, the watcher of a ledger, the registry of hand-overs, the simulated machine, and to
+ask whether a slot's process lives. A lock belongs to the *open file*, not to the process: a file opened anew never
+shares it. Whoever can open a file for reading can lock its bytes against a writer, so nothing waits for a lock on a
+file that a tenant can open.
 """
 
 from __future__ import annotations
