@@ -41,7 +41,10 @@ static void what_is_no_device(void)
 	GIVES(NVML_ERROR_INVALID_ARGUMENT, nvmlDeviceGetHandleByIndex_v2(0, NULL));
 	GIVES(NVML_ERROR_NOT_FOUND, nvmlDeviceGetHandleByUUID("GPU-0", &device));
 	GIVES(NVML_ERROR_NOT_FOUND, nvmlDeviceGetHandleByPciBusId_v2("0000:ff:00.0", &device));
-	GIVES(NVML_ERROR_INVALID_ARGUMENT, nvmlDeviceGetHandleByPciBusId_v2("bus", &device));
+	static const char *const malformed[] = {
+	        "bus", "", ":01:00", "1", "00000000:01:00.", "00000000:01:00.0x", "0:01:00:0", "1ffffffff:01:00.0"};
+	for (unsigned i = 0; i < sizeof(malformed) / sizeof(malformed[0]); i++)
+		GIVES(NVML_ERROR_INVALID_ARGUMENT, nvmlDeviceGetHandleByPciBusId_v2(malformed[i], &device));
 	GIVES(NVML_ERROR_NOT_FOUND, nvmlDeviceGetHandleBySerial("0", &device));
 	GIVES(NVML_ERROR_INVALID_ARGUMENT, nvmlDeviceGetName((nvmlDevice_t)&fake, text, sizeof(text)));
 	GIVES(NVML_ERROR_INVALID_ARGUMENT, nvmlDeviceGetName(NULL, text, sizeof(text)));
