@@ -79,6 +79,18 @@ static CUcontext open_driver(void)
 	return context;
 }
 
+/* What the constructors keep, 4 MiB each, is in the books of the share, where there is one. */
+static void check_charged(CUcontext context)
+{
+	__typeof__(&cuMemGetInfo_v2) get_info = (__typeof__(&cuMemGetInfo_v2))dlsym(driver, "cuMemGetInfo_v2");
+	__typeof__(&cuCtxSetCurrent) set_current = (__typeof__(&cuCtxSetCurrent))dlsym(driver, "cuCtxSetCurrent");
+	size_t left, total;
+	CHECK(set_current(context) == CUDA_SUCCESS && get_info(&left, &total) == CUDA_SUCCESS, "memory information");
+	CHECK(total - left >= (size_t)LOADERS << 22, "%d constructors keep 4 MiB each, %zu bytes are in use", LOADERS,
+	      total - left);
+	CHECK(!getenv("CUDA_DEVICE_MEMORY_LIMIT") || total == (size_t)8 << 30, "the total of 8 GiB is %zu", total);
+}
+
 static void run_process(void)
 {
 	pthread_t loaders[LOADERS], allocators[ALLOCATORS];
@@ -93,6 +105,7 @@ static void run_process(void)
 	stop = true;
 	for (int i = 0; i < ALLOCATORS; i++)
 		pthread_join(allocators[i], NULL);
+	check_charged(context);
 }
 
 int main(int argc, char **argv)

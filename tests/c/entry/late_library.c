@@ -1,5 +1,6 @@
 /* A library that uses the driver in its constructor, under the loader's lock, as communication libraries do: it looks
- * the entry points up, asks for memory information and creates and releases physical memory. Used by constructor.c. */
+ * the entry points up, asks for memory information and creates physical memory, 4 MiB of which it keeps. Used by
+ * constructor.c. */
 #include <cuda.h>
 #include <dlfcn.h>
 #include <stddef.h>
@@ -30,8 +31,9 @@ static int use_driver(void)
 		return -4;
 	CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
 	                            .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
-	CUmemGenericAllocationHandle handle;
-	if (create(&handle, (size_t)4 << 20, &prop, 0) != CUDA_SUCCESS)
+	CUmemGenericAllocationHandle kept, handle;
+	if (create(&kept, (size_t)4 << 20, &prop, 0) != CUDA_SUCCESS ||
+	    create(&handle, (size_t)4 << 20, &prop, 0) != CUDA_SUCCESS)
 		return -5;
 	if (get_info(&free_after, &total) != CUDA_SUCCESS || release(handle) != CUDA_SUCCESS)
 		return -6;
