@@ -27,13 +27,19 @@ CUresult vgpu_place(CUdevice *device, CUcontext *context)
 	return error;
 }
 
-CUresult vgpu_reserve_or_reclaim(CUdevice device, uint64_t bytes)
+CUresult vgpu_reserve_or_settle(CUdevice device, uint64_t bytes)
 {
 	CUresult error = vgpu_reserve(device, bytes);
 	if (error == CUDA_SUCCESS)
 		return CUDA_SUCCESS;
 	bool pool = vgpu_pool_reconcile(device), deferred = vgpu_deferred_poll(device);
 	return pool || deferred ? vgpu_reserve(device, bytes) : error;
+}
+
+CUresult vgpu_reserve_or_reclaim(CUdevice device, uint64_t bytes)
+{
+	CUresult error = vgpu_reserve_or_settle(device, bytes);
+	return error != CUDA_SUCCESS && vgpu_pool_yield(device) ? vgpu_reserve(device, bytes) : error;
 }
 
 CUstreamCaptureMode vgpu_relax(void)

@@ -56,6 +56,8 @@ void vgpu_blocks_drop(CUcontext context, uint64_t epoch);
 /* ---- mem.c ------------------------------------------------------------------------------------------------------- */
 
 /* vgpu_reserve(), but before a refusal reads again what our own pools and deferred frees still hold. */
+CUresult vgpu_reserve_or_settle(CUdevice device, uint64_t bytes);
+/* The same, and what our pool keeps unused gives way too: so does the driver on a full card, whatever the threshold. */
 CUresult vgpu_reserve_or_reclaim(CUdevice device, uint64_t bytes);
 CUresult vgpu_place(CUdevice *device, CUcontext *context); /* of the calling thread; the driver's own error */
 
@@ -66,6 +68,7 @@ void vgpu_unrelax(CUstreamCaptureMode before);
 /* ---- pool.c ------------------------------------------------------------------------------------------------------ */
 
 bool vgpu_pool_reconcile(CUdevice device);              /* true if memory was given back */
+bool vgpu_pool_yield(CUdevice device);                  /* trims the pool; true if that is worth another try */
 void vgpu_pools_synchronised(void);                     /* the program has synchronised: pools may have shrunk */
 
 /* ---- deferred.c: blocks freed in stream order behind work that has not run --------------------------------------- */

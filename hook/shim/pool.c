@@ -217,6 +217,20 @@ static CUresult trim(CUdevice device, size_t keep)
 	return error;
 }
 
+bool vgpu_pool_yield(CUdevice device)
+{
+	if (!valid(device))
+		return false;
+	struct pool *pool = &pools[device];
+	pthread_mutex_lock(&pool->lock);
+	bool any = pool->charged != 0;
+	pthread_mutex_unlock(&pool->lock);
+	if (!any || trim(device, 0) != CUDA_SUCCESS)
+		return false;
+	vgpu_pool_reconcile(device);
+	return true; /* another thread may have seen the loss first */
+}
+
 /* ---- holes: blocks that the program freed on a stream and the driver will use again there ------------------------ */
 
 /* Before the free is handed to the driver: the moment it is, another thread may get the address. */
@@ -356,15 +370,14 @@ static bool begin_call(struct pool *pool, uint64_t bytes, uint64_t *own, uint64_
 
 static CUresult reserve_step(CUdevice device, uint64_t bytes, uint64_t stream, uint64_t own, uint64_t *step, bool *held)
 {
-	if (vgpu_reserve_or_reclaim(device, *step) == CUDA_SUCCESS)
+	if (vgpu_reserve_or_settle(device, *step) == CUDA_SUCCESS)
 		return CUDA_SUCCESS;
 	*held = hold_hole(device, bytes, stream, own);
 	if (*held) {
 		*step = 0;
 		return CUDA_SUCCESS;
 	}
-	return trim(device, 0) == CUDA_SUCCESS && vgpu_pool_reconcile(device) ? vgpu_reserve(device, *step)
-	                                                                      : CUDA_ERROR_OUT_OF_MEMORY;
+	return vgpu_pool_yield(device) ? vgpu_reserve(device, *step) : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 static CUresult begin(CUdevice device, uint64_t bytes, uint64_t stream, uint64_t *step, bool *held)

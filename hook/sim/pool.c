@@ -4,8 +4,8 @@
  * device's last context is gone. A pool grows by *chunks* of model.pool_granule and more, which are what the card
  * counts. A free is *pending* until the stream comes to it; a later allocation in the same stream may have that room
  * at once, others only afterwards. Chunks that are all free go back at the next synchronisation, beyond the release
- * threshold, and where the card is full, whatever it is that needs room. What can go wrong: a full card, also after waiting for pending frees; a capturing stream (not supported:
- * no graphs).
+ * threshold, and where the card is full, whatever it is that needs room. What can go wrong: a full card, also after
+ * waiting for pending frees; a capturing stream (not supported: no graphs).
  */
 #include <stdlib.h>
 

@@ -1,6 +1,6 @@
 /* D1, D8b, D15, C001, C002, C005: stream-ordered memory. A pool is charged by what it has reserved, in whole chunks;
- * frees cross between the flavours; thousands of rounds end where they began; pools of one's own, and allocations
- * inside a capture, are refused under a limit.
+ * what it keeps unused gives way; frees cross between the flavours; thousands of rounds end where they began; pools of
+ * one's own, and allocations inside a capture, are refused under a limit.
  */
 #include "shim_test.h"
 
@@ -31,14 +31,42 @@ static void kept_pool(void)
 	                           NULL)); /* as large as the pool's unused part allows after a trim */
 	OK(cuMemFreeAsync(p, NULL));
 	OK(cuCtxSynchronize());
-	CUdeviceptr plain;
-	IS(cuMemAlloc_v2(&plain, 2 * GIB), CUDA_ERROR_OUT_OF_MEMORY); /* the pool has it */
 	OK(cuMemPoolTrimTo(pool, 0));
 	CHECK(used() == 0, "%lu bytes stay charged after a trim", (unsigned long)used());
-	OK(cuMemAlloc_v2(&plain, 2 * GIB));
-	OK(cuMemFree_v2(plain));
 	all = 0;
 	OK(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &all));
+}
+
+/* What the pool keeps unused must not stand in the way of other kinds of memory of the same process: a driver gives it
+ * up for them on a full card, and a share is such a card. What is in use does stay. */
+static void kept_pool_gives_way(void)
+{
+	CUdeviceptr p, plain;
+	CUmemoryPool pool;
+	CUmemGenericAllocationHandle handle;
+	CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED};
+	prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+	cuuint64_t threshold = UINT64_MAX;
+	OK(cuDeviceGetDefaultMemPool(&pool, 0));
+	OK(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold));
+	for (int kind = 0; kind < 3; kind++) {
+		OK(cuMemAllocAsync(&p, 3 * GIB, NULL));
+		IS(cuMemAlloc_v2(&plain, 2 * GIB), CUDA_ERROR_OUT_OF_MEMORY);
+		OK(cuMemFreeAsync(p, NULL));
+		OK(cuCtxSynchronize());
+		CHECK(used() == 3 * GIB, "kind %d: the pool keeps 3 GiB, charged %lu", kind, (unsigned long)used());
+		if (kind == 0)
+			OK(cuMemAlloc_v2(&plain, 2 * GIB));
+		if (kind == 1)
+			OK(cuMemAllocManaged(&plain, 2 * GIB, CU_MEM_ATTACH_GLOBAL));
+		if (kind == 2)
+			OK(cuMemCreate(&handle, 2 * GIB, &prop, 0));
+		CHECK(used() == 2 * GIB && held(0) <= 2 * GIB, "kind %d: charged %lu, held %lu", kind,
+		      (unsigned long)used(), (unsigned long)held(0));
+		OK(kind == 2 ? cuMemRelease(handle) : cuMemFree_v2(plain));
+	}
+	threshold = 0;
+	OK(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold));
 }
 
 static void cross_frees(void)
@@ -119,6 +147,7 @@ int main(void)
 	start(0);
 	chunks();
 	kept_pool();
+	kept_pool_gives_way();
 	cross_frees();
 	rounds();
 	reuse();
