@@ -1,7 +1,7 @@
 /* blocks.h: how the memory files of the simulated driver share what is allocated.
  *
  * A *block* is what a program may name by a pointer: device memory, pinned or registered host memory, a mapped part
- * of an allocation handle. All live blocks of the process stand in one tree by address. A *range* is a node of such
+ * of an allocation handle. All live blocks of the process stand in one tree by address, but for the small ones. A *range* is a node of such
  * trees; a *space* is address room with its free ranges. A *granule* is what the device's memory is counted by
  * (model.granule): blocks of that size or more have granules of their own, smaller ones are packed, per context, into
  * shared granules.
@@ -37,7 +37,6 @@ struct sim_range *sim_range_fit(struct sim_range *root, uint64_t size);      /* 
 
 struct sim_space {
 	struct sim_range *free;
-	uint64_t fence; /* ranges do not join across multiples of this; 0: they always join */
 };
 
 bool sim_space_take(struct sim_space *space, uint64_t size, uint64_t *start); /* false: no room */
@@ -49,7 +48,10 @@ void sim_space_cut(struct sim_space *space, uint64_t start, uint64_t size);   /*
 /* Device memory in whole granules, zeroed, counted; low: below 4 GiB; overhead: counted as contexts and modules are. */
 CUresult sim_granules_take(int device, uint64_t bytes, bool low, bool overhead, uint64_t *start);
 void sim_granules_give(int device, uint64_t start, uint64_t bytes, bool overhead);
-uint32_t *sim_granule_tenants(int device, uint64_t address); /* how many small blocks the granule at address holds */
+struct sim_granule;
+/* Where the granule at this address says what small blocks it holds (NULL: none); NULL: not in a device's arena. */
+struct sim_granule **sim_shared_granule(uint64_t address);
+uint64_t sim_next_granule(uint64_t address); /* the first that begins after this address, in the same arena; 0: none */
 bool sim_host_take(uint64_t bytes, uint64_t *start); /* pages for pinned host memory */
 void sim_host_give(uint64_t start, uint64_t bytes);
 
@@ -102,6 +104,7 @@ bool sim_block_overlaps(uint64_t start, uint64_t size);
 struct sim_block *sim_block_add(enum sim_block_kind kind, int device, struct sim_context *context, uint64_t start,
                                 uint64_t size);
 void sim_block_remove(struct sim_block *block); /* no longer live; the caller gives its memory back and frees it */
+struct sim_block *sim_block_remove_first(struct sim_context *context); /* any of a context's; NULL: there is none */
 bool sim_block_is_device(const struct sim_block *block);
 bool sim_block_is_host(const struct sim_block *block);
 /* Is [p, p+n) inside one live block, or inside adjacent mappings? For these accesses (CUmemAccess_flags) of the
@@ -110,18 +113,30 @@ bool sim_blocks_cover(uint64_t p, uint64_t n, int device, bool write);
 
 /* ---- memory.c --------------------------------------------------------------------------------------------------- */
 
+#define SIM_GRANULE_CLASSES 22 /* a granule of 1 GiB has 2^21 units */
+
 struct sim_packing {
-	struct sim_space space; /* free parts of the shared granules */
+	struct sim_granule *granules[SIM_GRANULE_CLASSES]; /* by their longest free run; see memory_small.c */
 	bool overhead;
 };
 
 struct sim_memory_space {
 	struct sim_packing small; /* the program's small blocks */
 	struct sim_packing driver; /* sim_memory_take() */
-	struct sim_block *blocks;
+	struct sim_block *blocks; /* all others */
 };
 
 void sim_block_release(struct sim_block *block); /* under the mutex: removed already; memory back, block freed */
+
+/* ---- memory_small.c ---------------------------------------------------------------------------------------------- */
+
+bool sim_small_take(struct sim_packing *packing, int device, uint64_t size, uint64_t *start); /* false: no room */
+void sim_small_give(int device, uint64_t start, uint64_t size);
+void sim_small_add(struct sim_granule *granule, struct sim_block *block);
+void sim_small_remove(struct sim_granule *granule, const struct sim_block *block);
+struct sim_block *sim_small_floor(const struct sim_granule *granule, uint64_t address); /* last at or before it */
+struct sim_block *sim_small_from(const struct sim_granule *granule, uint64_t address); /* first at or after it */
+struct sim_block *sim_small_any(const struct sim_packing *packing); /* NULL: none is left */
 
 /* ---- pool.c, vmm.c ---------------------------------------------------------------------------------------------- */
 

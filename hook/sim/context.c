@@ -61,7 +61,7 @@ static uint32_t creation_ms(int device)
 	for (uint32_t i = 0; i < n && i < SIM_FAULTS; i++) {
 		struct sim_fault *fault = &sim_machine->fault[i];
 		if (!__atomic_load_n(&fault->active, __ATOMIC_ACQUIRE) ||
-		    strncmp(fault->call, "slow-context", sizeof fault->call) ||
+		    strncmp(fault->call, "slow-context", sizeof fault->call) != 0 ||
 		    (fault->device >= 0 && fault->device != device))
 			continue;
 		__atomic_add_fetch(&fault->seen, 1, __ATOMIC_RELAXED);
@@ -77,7 +77,7 @@ static CUresult open_context(struct sim_context *context)
 	if (sim_account(context->device, (int64_t)model->context, true) < 0)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	if (!context->memory) /* a primary context keeps it over its lives */
-		context->memory = sim_memory_space_new(context->device);
+		context->memory = sim_memory_space_new();
 	if (!context->memory) {
 		sim_account(context->device, -(int64_t)model->context, true);
 		return CUDA_ERROR_OUT_OF_MEMORY;

@@ -5,7 +5,7 @@
 #include "sim.h"
 
 /* memory.c: what a context owns; the second frees all of it. */
-struct sim_memory_space *sim_memory_space_new(int device);
+struct sim_memory_space *sim_memory_space_new(void);
 void sim_memory_space_free(struct sim_context *context);
 /* pool.c: the last context on the device is gone, and with it what its pool held. */
 void sim_pools_close(int device);

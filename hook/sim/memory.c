@@ -14,35 +14,6 @@
 
 /* ---- placing ---------------------------------------------------------------------------------------------------- */
 
-static CUresult pack(struct sim_packing *packing, int device, uint64_t size, uint64_t *start)
-{
-	uint64_t granule = sim_machine->model[device].granule, fresh;
-
-	if (!sim_space_take(&packing->space, size, start)) {
-		CUresult result = sim_granules_take(device, granule, false, packing->overhead, &fresh);
-		if (result != CUDA_SUCCESS)
-			return result;
-		if (!sim_space_give(&packing->space, fresh, granule) || !sim_space_take(&packing->space, size, start) ||
-		    !sim_granule_tenants(device, fresh)) {
-			sim_granules_give(device, fresh, granule, packing->overhead);
-			return CUDA_ERROR_OUT_OF_MEMORY;
-		}
-	}
-	++*sim_granule_tenants(device, *start);
-	return CUDA_SUCCESS;
-}
-
-static void unpack(struct sim_packing *packing, int device, uint64_t start, uint64_t size)
-{
-	uint64_t granule = sim_machine->model[device].granule, first = start / granule * granule;
-
-	sim_space_give(&packing->space, start, size);
-	if (--*sim_granule_tenants(device, start))
-		return;
-	sim_space_cut(&packing->space, first, granule);
-	sim_granules_give(device, first, granule, packing->overhead);
-}
-
 static struct sim_packing *packing_of(struct sim_context *context, enum sim_block_kind kind)
 {
 	return kind == SIM_BLOCK_DRIVER ? &context->memory->driver : &context->memory->small;
@@ -52,7 +23,7 @@ static void give_back(struct sim_context *context, enum sim_block_kind kind, boo
                       uint64_t padded)
 {
 	if (small)
-		unpack(packing_of(context, kind), context->device, start, padded);
+		sim_small_give(context->device, start, padded);
 	else
 		sim_granules_give(context->device, start, padded, kind == SIM_BLOCK_DRIVER);
 }
@@ -72,7 +43,9 @@ static CUresult allocate(struct sim_context *context, enum sim_block_kind kind, 
 	uint64_t padded = sim_round_up(size, small ? SIM_SMALL_ALIGN : model->granule);
 	pthread_mutex_lock(&sim_memory_mutex);
 	if (small)
-		result = pack(packing_of(context, kind), context->device, padded, &start);
+		result = sim_small_take(packing_of(context, kind), context->device, padded, &start)
+		                 ? CUDA_SUCCESS
+		                 : CUDA_ERROR_OUT_OF_MEMORY;
 	else
 		result = sim_granules_take(context->device, padded, low, kind == SIM_BLOCK_DRIVER, &start);
 	if (result == CUDA_SUCCESS) {
@@ -113,13 +86,12 @@ void sim_block_release(struct sim_block *block)
 
 /* ---- contexts --------------------------------------------------------------------------------------------------- */
 
-struct sim_memory_space *sim_memory_space_new(int device)
+struct sim_memory_space *sim_memory_space_new(void)
 {
 	struct sim_memory_space *space = calloc(1, sizeof *space);
 
 	if (!space)
 		return NULL;
-	space->small.space.fence = space->driver.space.fence = sim_machine->model[device].granule;
 	space->driver.overhead = true;
 	return space;
 }
@@ -127,12 +99,11 @@ struct sim_memory_space *sim_memory_space_new(int device)
 /* The space itself stays, as its context does: a free that another thread has begun still needs it. */
 void sim_memory_space_free(struct sim_context *context)
 {
+	struct sim_block *block;
+
 	pthread_mutex_lock(&sim_memory_mutex);
-	while (context->memory->blocks) {
-		struct sim_block *block = context->memory->blocks;
-		sim_block_remove(block);
+	while ((block = sim_block_remove_first(context)))
 		sim_block_release(block);
-	}
 	pthread_mutex_unlock(&sim_memory_mutex);
 }
 

@@ -27,7 +27,8 @@ pthread_mutex_t sim_memory_mutex = PTHREAD_MUTEX_INITIALIZER;
 struct arena {
 	uint64_t base, size;
 	struct sim_space space;
-	uint32_t *tenants; /* small blocks by granule */
+	uint64_t granule;
+	struct sim_granule **shared; /* by granule: what small blocks it holds, or NULL */
 };
 
 static struct arena arenas[SIM_DEVICES], low_arenas[SIM_DEVICES], host_arena;
@@ -75,8 +76,9 @@ static bool map_device_arena(struct arena *arena, uint64_t granule)
 		return false;
 	/* A forked child has no driver; it must not copy what its parent then writes. */
 	madvise((void *)(uintptr_t)arena->base, arena->size, MADV_DONTFORK);
-	void *p = map_room(0, arena->size / granule * sizeof *arena->tenants);
-	arena->tenants = p == MAP_FAILED ? NULL : p;
+	void *p = map_room(0, arena->size / granule * sizeof *arena->shared);
+	arena->shared = p == MAP_FAILED ? NULL : p;
+	arena->granule = granule;
 	return true;
 }
 
@@ -125,11 +127,30 @@ void sim_granules_give(int device, uint64_t start, uint64_t bytes, bool overhead
 	sim_account(device, -(int64_t)bytes, overhead);
 }
 
-uint32_t *sim_granule_tenants(int device, uint64_t address)
+/* The device arena around an address, NULL: none. Few devices have one. */
+static struct arena *arena_around(uint64_t address)
 {
-	struct arena *arena = &arenas[device];
+	for (uint32_t i = 0; i < sim_machine->ndev; i++) {
+		if (address - arenas[i].base < arenas[i].size)
+			return &arenas[i];
+	}
+	return NULL;
+}
 
-	return arena->tenants ? &arena->tenants[(address - arena->base) / sim_machine->model[device].granule] : NULL;
+struct sim_granule **sim_shared_granule(uint64_t address)
+{
+	struct arena *arena = arena_around(address);
+
+	return arena && arena->shared ? &arena->shared[(address - arena->base) / arena->granule] : NULL;
+}
+
+uint64_t sim_next_granule(uint64_t address)
+{
+	struct arena *arena = arena_around(address);
+
+	if (!arena || arena->size - (address - arena->base) <= arena->granule)
+		return 0;
+	return arena->base + ((address - arena->base) / arena->granule + 1) * arena->granule;
 }
 
 bool sim_host_take(uint64_t bytes, uint64_t *start)

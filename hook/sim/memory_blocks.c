@@ -1,4 +1,5 @@
-/* memory_blocks.c: the tree of live blocks: which block is at this address, and may it be touched.
+/* memory_blocks.c: the live blocks, in a tree and, where small, in the granules they share: which block is at this
+ * address, and may it be touched.
  *
  * Called by every entry point that takes a device or pinned pointer, under the memory mutex (sim_is_device and
  * sim_is_mapped take it themselves). Blocks never overlap. What can go wrong: no memory for a block's own structure;
@@ -11,27 +12,59 @@
 static struct sim_range *live;
 static uint64_t last_id;
 
+/* The granule that small blocks share at this address, NULL: none do. */
+static struct sim_granule *shared_at(uint64_t address)
+{
+	struct sim_granule **place = sim_shared_granule(address);
+
+	return place ? *place : NULL;
+}
+
+/* The last block that starts at or before the address; of a shared granule, in that granule. */
+static struct sim_block *floor_of(uint64_t address)
+{
+	struct sim_granule *shared = shared_at(address);
+
+	return shared ? sim_small_floor(shared, address) : (struct sim_block *)sim_range_floor(live, address);
+}
+
 struct sim_block *sim_block_at(uint64_t address)
 {
-	struct sim_range *range = sim_range_floor(live, address);
+	struct sim_block *block = floor_of(address);
 
-	return range && address - range->start < range->size ? (struct sim_block *)range : NULL;
+	return block && address - block->range.start < block->range.size ? block : NULL;
 }
 
 struct sim_block *sim_block_from(uint64_t start)
 {
-	struct sim_range *range = sim_range_floor(live, start);
+	struct sim_block *block = floor_of(start);
 
-	return range && range->start == start ? (struct sim_block *)range : NULL;
+	return block && block->range.start == start ? block : NULL;
+}
+
+/* The first small block that starts in there, looking from granule to granule. */
+static struct sim_block *small_within(uint64_t start, uint64_t size)
+{
+	for (uint64_t at = start; at && at - start < size; at = sim_next_granule(at)) {
+		struct sim_granule *shared = shared_at(at);
+		struct sim_block *block = shared ? sim_small_from(shared, at) : NULL;
+		if (block)
+			return block->range.start - start < size ? block : NULL;
+	}
+	return NULL;
 }
 
 struct sim_block *sim_block_within(uint64_t start, uint64_t size)
 {
-	struct sim_block *block = sim_block_from(start);
+	struct sim_block *block = sim_block_from(start), *small;
 
-	if (!block)
-		block = (struct sim_block *)sim_range_above(live, start);
-	return block && block->range.start - start < size ? block : NULL;
+	if (block)
+		return block;
+	small = small_within(start, size);
+	block = (struct sim_block *)sim_range_above(live, start);
+	if (block && block->range.start - start >= size)
+		block = NULL;
+	return !block || (small && small->range.start < block->range.start) ? small : block;
 }
 
 bool sim_block_overlaps(uint64_t start, uint64_t size)
@@ -54,6 +87,11 @@ struct sim_block *sim_block_add(enum sim_block_kind kind, int device, struct sim
 	block->context = context;
 	block->id = ++last_id;
 	block->preferred = block->prefetched = CU_DEVICE_INVALID;
+	struct sim_granule *shared = shared_at(start);
+	if (shared) {
+		sim_small_add(shared, block);
+		return block;
+	}
 	sim_range_insert(&live, &block->range);
 	if (context) {
 		block->next = context->memory->blocks;
@@ -66,6 +104,12 @@ struct sim_block *sim_block_add(enum sim_block_kind kind, int device, struct sim
 
 void sim_block_remove(struct sim_block *block)
 {
+	struct sim_granule *shared = shared_at(block->range.start);
+
+	if (shared) {
+		sim_small_remove(shared, block);
+		return;
+	}
 	sim_range_remove(&live, &block->range);
 	if (!block->context)
 		return;
@@ -75,6 +119,19 @@ void sim_block_remove(struct sim_block *block)
 		block->context->memory->blocks = block->next;
 	if (block->next)
 		block->next->previous = block->previous;
+}
+
+struct sim_block *sim_block_remove_first(struct sim_context *context)
+{
+	struct sim_block *block = context->memory->blocks;
+
+	if (!block)
+		block = sim_small_any(&context->memory->small);
+	if (!block)
+		block = sim_small_any(&context->memory->driver);
+	if (block)
+		sim_block_remove(block);
+	return block;
 }
 
 bool sim_block_is_host(const struct sim_block *block)

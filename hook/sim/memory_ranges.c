@@ -133,11 +133,6 @@ struct sim_range *sim_range_fit(struct sim_range *root, uint64_t size)
 
 /* ---- spaces ----------------------------------------------------------------------------------------------------- */
 
-static bool may_join(const struct sim_space *space, uint64_t border)
-{
-	return !space->fence || border % space->fence;
-}
-
 bool sim_space_take(struct sim_space *space, uint64_t size, uint64_t *start)
 {
 	struct sim_range *range = sim_range_fit(space->free, size);
@@ -161,13 +156,13 @@ bool sim_space_give(struct sim_space *space, uint64_t start, uint64_t size)
 	struct sim_range *above = sim_range_above(space->free, start);
 	struct sim_range *node = NULL;
 
-	if (below && below->start + below->size == start && may_join(space, start)) {
+	if (below && below->start + below->size == start) {
 		sim_range_remove(&space->free, below);
 		start = below->start;
 		size += below->size;
 		node = below;
 	}
-	if (above && start + size == above->start && may_join(space, above->start)) {
+	if (above && start + size == above->start) {
 		sim_range_remove(&space->free, above);
 		size += above->size;
 		if (node)
