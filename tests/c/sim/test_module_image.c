@@ -10,7 +10,7 @@ struct sim_machine *sim_machine; /* none: the readers then assume the newest dri
 static const char ptx[] =
         ".version 8.0\n.target sm_80\n.address_size 64\n.extern .func (.param .b32 r) vprintf(.param .b64 a);\n"
         ".global .align 8 .v2 .f32 pair[3] = {0f3F800000, 1.5, 0f00000000, 2.0};\n.const .b8 text[6] = {104, 0x65, "
-	"0b1, 0154, 0, 1};\n"
+        "0b1, 0154, 0, 1};\n"
         ".visible .entry first(.param .u64 .ptr .global .align 16 p, .param .align 8 .b8 s[40], .param .f16 h)\n"
         ".reqntid 64, 2\n{ .reg .b32 %r<4>; .shared .b8 t[100]; @%p bra L; L: ret; }\n"
         ".func helper(.param .b32 x) { ret; }\n.visible .entry second() { ret; }\n";
@@ -59,26 +59,42 @@ static void same_as_ptx(const struct sim_image *image, const char *from)
 	}
 }
 
+static bool accepts(const void *bytes, size_t size, const char *what)
+{
+	struct sim_image image;
+	if (read_image(bytes, size, &image) != CUDA_SUCCESS) {
+		CHECK(!image.nkernels && !image.kernels, "%s: a refused image is not empty", what);
+		return false;
+	}
+	sim_image_free(&image);
+	return true;
+}
+
+/* A stretch of the bytes moved over another: what flips of single bytes never make, such as a declaration twice, a
+ * brace missing, a header where data was. */
+static void shuffle(unsigned char *bytes, size_t size)
+{
+	size_t n = 1 + chance((unsigned)(size / 4)), from = chance((unsigned)(size - n + 1));
+	memmove(bytes + chance((unsigned)(size - n + 1)), bytes + from, n);
+}
+
 static void damaged(const void *good, size_t size, const char *what)
 {
 	unsigned accepted = 0;
 	unsigned char *bad = malloc(size);
 	CHECK(bad, "no memory");
 	for (int i = 0; i < 20000; i++) {
-		struct sim_image image;
 		memcpy(bad, good, size);
-		for (unsigned n = 1 + chance(6); n > 0; n--)
+		if (chance(3) == 0)
+			shuffle(bad, size);
+		for (unsigned n = chance(7); n > 0; n--)
 			bad[chance((unsigned)size)] =
 			        chance(3) ? (unsigned char)chance(256) : (unsigned char)-(int)chance(2);
-		size_t cut = chance(4) ? size : 1 + chance((unsigned)size);
-		if (read_image(bad, cut, &image) == CUDA_SUCCESS) {
-			accepted++;
-			sim_image_free(&image);
-		} else {
-			CHECK(!image.nkernels && !image.kernels, "%s: a refused image is not empty", what);
-		}
+		accepted += accepts(bad, chance(4) ? size : chance((unsigned)size), what);
 	}
 	CHECK(accepted < 20000, "%s: no damage was ever noticed", what);
+	for (size_t cut = 0; cut <= size; cut++) /* every beginning of the good one */
+		accepts(good, cut, what);
 	free(bad);
 }
 
