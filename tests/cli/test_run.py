@@ -306,7 +306,7 @@ def test_ctrl_c_is_heard_while_others_hold_the_registry_and_reaches_a_program_th
             stderr=subprocess.PIPE,
         )
         wchan = Path(f"/proc/{waiting.pid}/wchan")
-        eventually(lambda: "lock" in wchan.read_text())
+        eventually(lambda: "setlk" in wchan.read_text())
         waiting.send_signal(signal.SIGINT)
         assert waiting.wait(60) == 130
         assert b"Traceback" not in waiting.communicate()[1]

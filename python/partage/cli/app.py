@@ -115,11 +115,9 @@ def _usage(error: click.ClickException) -> str:
 
 
 def _system_error(error: OSError) -> int:
-    """Say what the system refused. Output that nobody reads is no error to talk about, as for any program in a pipe."""
-    if isinstance(error, BrokenPipeError) or error.errno in {errno.ENOSPC, errno.EBADF}:
+    """Say what the system refused; that nobody reads the output any more, click ends quietly itself."""
+    if error.errno in {errno.ENOSPC, errno.EBADF}:
         with contextlib.suppress(OSError):  # what is still buffered has nowhere to go
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    if isinstance(error, BrokenPipeError):
-        return ExitCode.BROKEN_PIPE
     subject = error.filename or "output"
     return _end(f"partage: {subject}: {error.strerror}; the system refused it; correct that", ExitCode.FAILED)

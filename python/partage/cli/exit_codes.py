@@ -29,7 +29,6 @@ class ExitCode(enum.IntEnum):
     DEFECT = 70
     NOT_STARTED = 125
     INTERRUPTED = 130
-    BROKEN_PIPE = 141
 
 
 MEANINGS = {
@@ -43,7 +42,6 @@ MEANINGS = {
     ExitCode.DEFECT: "a defect of partage",
     ExitCode.NOT_STARTED: "`run`: the program could not be started with the library in it",
     ExitCode.INTERRUPTED: "interrupted by Ctrl-C",
-    ExitCode.BROKEN_PIPE: "nobody reads the output any more",
 }
 
 _OF_ERROR: dict[type[PartageError], ExitCode] = {
