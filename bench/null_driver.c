@@ -10,8 +10,11 @@
 #define EXPORT __attribute__((visibility("default")))
 #define TOTAL  (UINT64_C(80) << 30)
 
+#define POOL_STEP (UINT64_C(32) << 20) /* by which the pool grows, as the real one does */
+
 static _Atomic uint64_t next_address = UINT64_C(0x700000000000);
-static int context;
+static _Atomic uint64_t pool_used, pool_reserved;
+static int context, pool;
 
 EXPORT CUresult cuInit(unsigned flags)
 {
@@ -82,6 +85,32 @@ EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *primary, CUdevice device)
 	return CUDA_SUCCESS;
 }
 
+EXPORT CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *active)
+{
+	(void)device;
+	*flags = 0, *active = 1;
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuCtxPushCurrent_v2(CUcontext pushed)
+{
+	(void)pushed;
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuCtxPopCurrent_v2(CUcontext *popped)
+{
+	if (popped)
+		*popped = (CUcontext)&context;
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
+{
+	(void)mode;
+	return CUDA_SUCCESS;
+}
+
 EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes)
 {
 	*address = atomic_fetch_add_explicit(&next_address, (bytes + 511) & ~(size_t)511, memory_order_relaxed);
@@ -97,6 +126,80 @@ EXPORT CUresult cuMemFree_v2(CUdeviceptr address)
 EXPORT CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
 {
 	*free = *total = TOTAL;
+	return CUDA_SUCCESS;
+}
+
+/* The stream-ordered pool: one, never shrinking, one block at a time a stream. */
+EXPORT CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *handle, CUdevice device)
+{
+	(void)device;
+	*handle = (CUmemoryPool)&pool;
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDeviceGetMemPool(CUmemoryPool *handle, CUdevice device)
+{
+	return cuDeviceGetDefaultMemPool(handle, device);
+}
+
+EXPORT CUresult cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute, void *value)
+{
+	(void)handle;
+	if (attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)
+		*(cuuint64_t *)value = 0;
+	else if (attribute == CU_MEMPOOL_ATTR_USED_MEM_CURRENT)
+		*(cuuint64_t *)value = atomic_load_explicit(&pool_used, memory_order_relaxed);
+	else
+		*(cuuint64_t *)value = atomic_load_explicit(&pool_reserved, memory_order_relaxed);
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool handle, size_t keep)
+{
+	(void)handle, (void)keep;
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemAllocAsync(CUdeviceptr *address, size_t bytes, CUstream stream)
+{
+	(void)stream;
+	uint64_t used = atomic_fetch_add_explicit(&pool_used, bytes, memory_order_relaxed) + bytes;
+	if (used > atomic_load_explicit(&pool_reserved, memory_order_relaxed))
+		atomic_store_explicit(&pool_reserved, (used + POOL_STEP - 1) & ~(POOL_STEP - 1), memory_order_relaxed);
+	return cuMemAlloc_v2(address, bytes);
+}
+
+EXPORT CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream)
+{
+	(void)address, (void)stream;
+	atomic_store_explicit(&pool_used, 0, memory_order_relaxed);
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status)
+{
+	(void)stream;
+	*status = CU_STREAM_CAPTURE_STATUS_NONE;
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuStreamGetId(CUstream stream, unsigned long long *id)
+{
+	*id = (uintptr_t)stream;
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuStreamGetDevice(CUstream stream, CUdevice *device)
+{
+	(void)stream;
+	*device = 0;
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuStreamGetCtx(CUstream stream, CUcontext *owner)
+{
+	(void)stream;
+	*owner = (CUcontext)&context;
 	return CUDA_SUCCESS;
 }
 
