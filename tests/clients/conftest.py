@@ -10,13 +10,14 @@ import importlib.util
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 
 TOP = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(__file__).parent / "programs"
+TOOLS = Path(sys.executable).parent  # programs that pip installed
 
 RunProgram = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -30,21 +31,23 @@ def clean_environment(tmp_path: Path) -> dict[str, str]:
     return {**kept, "XDG_RUNTIME_DIR": str(tmp_path / "run"), "PARTAGE_SIM_DIR": str(tmp_path / "sim")}
 
 
+def shared(*argv: str, memory: str, sim: str | None = "zero", devices: Iterable[int | str] = (0,)) -> list[str]:
+    """Return the command that runs a program with a memory share of each of these devices."""
+    chosen = [word for device in devices for word in ("--device", str(device))]
+    machine = ["--sim", sim] if sim else []
+    return [str(TOOLS / "partage"), "run", *machine, *chosen, "--memory", memory, "--", *argv]
+
+
 @pytest.fixture
 def run_shared(clean_environment: dict[str, str]) -> RunProgram:
     """Start a program under ``partage run`` with a memory share; fails the test where the program fails."""
 
-    def run(*argv: str, memory: str = "4Gi", sim: str = "zero", check: bool = True) -> subprocess.CompletedProcess[str]:
-        partage = Path(sys.executable).parent / "partage"
-        done = subprocess.run(
-            [str(partage), "run", "--sim", sim, "--device", "0", "--memory", memory, "--", *argv],
-            env=clean_environment,
-            capture_output=True,
-            text=True,
-            timeout=280,
-            check=False,
-        )
-        assert not check or done.returncode == 0, f"{argv}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+    def run(
+        *argv: str, memory: str = "4Gi", sim: str | None = "zero", devices: Iterable[int | str] = (0,)
+    ) -> subprocess.CompletedProcess[str]:
+        command = shared(*argv, memory=memory, sim=sim, devices=devices)
+        done = subprocess.run(command, env=clean_environment, capture_output=True, text=True, timeout=280, check=False)
+        assert done.returncode == 0, f"{argv}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done
 
     return run
@@ -52,5 +55,9 @@ def run_shared(clean_environment: dict[str, str]) -> RunProgram:
 
 def need(module: str) -> None:
     """Skip with the reason where a client is not installed (``make test-clients`` installs all of them)."""
-    if importlib.util.find_spec(module) is None:
+    try:
+        found = importlib.util.find_spec(module)
+    except ModuleNotFoundError:
+        found = None
+    if found is None:
         pytest.skip(f"{module} is not installed in this environment: run make test-clients")

@@ -4,11 +4,19 @@ with CUDA_ERROR_OUT_OF_MEMORY; the numbers it is shown agree on every surface; b
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 import sys
+from typing import TYPE_CHECKING
 
 import pytest
 
-from .conftest import PROGRAMS, RunProgram, need
+from partage.run.libraries import find_sim
+
+from .conftest import PROGRAMS, TOP, RunProgram, need
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -50,3 +58,35 @@ def test_nvml_and_the_driver_tell_the_same_numbers(run_shared: RunProgram, sim: 
     assert done["v1"]["free"] == done["v2"]["free"] == done["cuda"]["free"]
     assert [pid for pid, _ in done["processes"]] == [done["pid"]]
     assert sum(used for _, used in done["processes"]) == done["v1"]["used"] >= 512 * MIB
+
+
+def test_cuda_core_fills_its_share_from_the_pool_and_by_mapping(run_shared: RunProgram) -> None:
+    need("cuda.core")
+    done = json.loads(run_shared(sys.executable, str(PROGRAMS / "core_work.py"), memory="2Gi").stdout)
+    assert done["same_bytes"]
+    assert done["registers"] > 0
+    assert done["given"] == {
+        "default pool": [2 * GIB, "CUDA_ERROR_OUT_OF_MEMORY"],
+        "virtual memory": [2 * GIB, "CUDA_ERROR_OUT_OF_MEMORY"],  # what the pool keeps unused gives way
+        "own pool": [0, "CUDA_ERROR_NOT_SUPPORTED"],
+        "managed pool": [0, "CUDA_ERROR_NOT_SUPPORTED"],
+    }
+
+
+def test_a_program_that_uses_ctypes_has_one_limit_through_every_door(run_shared: RunProgram) -> None:
+    done = json.loads(run_shared(sys.executable, str(PROGRAMS / "ctypes_work.py"), memory="1Gi").stdout)
+    assert done == {"dlsym": [GIB, 2], "cuGetProcAddress": [GIB, 2], "both": [GIB, 2]}
+
+
+@pytest.mark.parametrize("headers", ["cuda12", "cuda13"])
+def test_a_c_program_that_is_linked_to_the_driver(run_shared: RunProgram, tmp_path: Path, headers: str) -> None:
+    compiler, driver = shutil.which("cc"), find_sim()
+    assert compiler, "building this project needs a C compiler too"
+    assert driver
+    program = tmp_path / "linked_work"
+    source = PROGRAMS / "linked_work.c"
+    build = [compiler, "-I", TOP / "build/headers" / headers, source, driver / "libcuda.so.1", "-o", program]
+    subprocess.run(build, check=True, timeout=60)
+    done = json.loads(run_shared(str(program), memory="1Gi").stdout)
+    assert done.pop("same_bytes") is True
+    assert done == {"total": GIB, "free_before": GIB, "free_after": GIB, "given": GIB, "error": 2}

@@ -43,7 +43,7 @@ while not code:
 free_full, _ = cuda.current_context().get_memory_info()
 chunks = len(held)
 del held
-cuda.current_context().deallocations.clear()
+cuda.current_context().memory_manager.deallocations.clear()
 free_after, _ = cuda.current_context().get_memory_info()
 print(
     json.dumps(
