@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,14 @@ import pytest
 HOLDER = Path(__file__).with_name("holder.py")
 PYTHON_ROOT = str(Path(__file__).parents[2] / "python")
 WAIT_S = 60
+
+
+def eventually(condition, seconds=60.0):
+    """Wait until a condition of another process's making holds; the bound only turns a hang into a failure."""
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "did not happen"
+        time.sleep(0.005)
 
 
 class Program:
@@ -93,19 +102,35 @@ class Machine:
         self.programs.append(started)
         return started.greet()
 
+    def close(self) -> None:
+        for program in self.programs:
+            if program.pid and program.process.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(program.pid, signal.SIGKILL)
+            program.stop()
+
     def hand_overs(self) -> list[str]:
         return sorted(path.name for path in self.root.iterdir() if path.is_dir()) if self.root.exists() else []
 
 
 @pytest.fixture
-def machine(tmp_path, monkeypatch):
+def make_machine(tmp_path):
+    """Make the machine of a profile for this test; its programs end with the test, whatever becomes of it."""
+    made: list[Machine] = []
+
+    def make(profile: str) -> Machine:
+        made.append(Machine(tmp_path, profile))
+        return made[-1]
+
+    yield make
+    for machine in made:
+        machine.close()
+
+
+@pytest.fixture
+def machine(make_machine, monkeypatch):
     """A machine whose devices cost nothing but what is allocated."""
-    made = Machine(tmp_path)
+    made = make_machine("zero")
     for name in ("XDG_RUNTIME_DIR", "PARTAGE_SIM_DIR", "PARTAGE_SIM", "PARTAGE_SIM_FORCE"):
         monkeypatch.setenv(name, made.environment[name])
-    yield made
-    for program in made.programs:
-        if program.pid and program.process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(program.pid, signal.SIGKILL)
-        program.stop()
+    return made

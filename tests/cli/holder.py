@@ -1,7 +1,8 @@
 """A program of the driver API that allocates when told to: one JSON command a line, one JSON answer a line.
 
-Commands: ["alloc", bytes] and ["free"] answer the driver's error number, ["info"] answers [free, total], ["exec"]
-replaces the process by a fresh copy of itself, ["exit", code] ends it.
+Commands: ["alloc", bytes], ["free"] and ["module"] answer the driver's error number, ["fill", bytes] allocates blocks
+of so many until it is refused and answers with their sum, ["info"] answers [free, total], ["nvml"] what NVML says in
+here, [used, total], ["exec"] replaces the process by a fresh copy of itself, ["exit", code] ends it.
 """
 
 import ctypes
@@ -19,6 +20,28 @@ def alloc(size: int) -> int:
     if error == 0:
         blocks.append(pointer)
     return error
+
+
+def fill(size: int) -> int:
+    before = len(blocks)
+    while alloc(size) == 0:
+        pass
+    return (len(blocks) - before) * size
+
+
+def load_module() -> int:
+    text = b".version 7.0\n.target sm_50\n.address_size 64\n.visible .entry kernel() { ret; }\n"
+    return cuda.cuModuleLoadData(ctypes.byref(ctypes.c_void_p()), text)
+
+
+def ask_nvml() -> list[int]:
+    nvml = ctypes.CDLL("libnvidia-ml.so.1")
+    handle, memory = ctypes.c_void_p(), (ctypes.c_uint64 * 3)()
+    assert nvml.nvmlInit_v2() == 0
+    assert nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(handle)) == 0
+    assert nvml.nvmlDeviceGetMemoryInfo(handle, memory) == 0
+    total, _, used = memory
+    return [used, total]
 
 
 def info() -> list[int]:
@@ -44,8 +67,14 @@ def main() -> None:
                 answer = alloc(size)
             case ["free"]:
                 answer = cuda.cuMemFree_v2(blocks.pop())
+            case ["fill", size]:
+                answer = fill(size)
+            case ["module"]:
+                answer = load_module()
             case ["info"]:
                 answer = info()
+            case ["nvml"]:
+                answer = ask_nvml()
             case ["exit", code]:
                 os._exit(code)
             case ["exec"]:

@@ -149,6 +149,7 @@ def test_a_defect_is_one_line(monkeypatch, capsys):
         raise KeyError("x")
 
     monkeypatch.setattr("partage.cli.top.look", broken)
+    monkeypatch.setattr("partage.cli.app.set_up_logging", lambda _: None)  # it would outlive the captured stderr
     assert main(["top", "--once"]) == exit_codes.ExitCode.DEFECT
     assert len(capsys.readouterr().err.splitlines()) == 1
 

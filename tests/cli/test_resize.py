@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Machine
-
 GIB = 1 << 30
 OUT_OF_MEMORY = 2
 
@@ -78,15 +76,14 @@ def test_each_refusal_says_why(machine, arguments, code, words):
     assert len(result.stderr.splitlines()) == 1
 
 
-def test_one_of_two_devices_is_resized(tmp_path):
-    machine = Machine(tmp_path, "zero2")
+def test_one_of_two_devices_is_resized(make_machine):
+    machine = make_machine("zero2")
     program = machine.start("--memory", "4Gi", "--device", "0,1")
     refused = machine.partage("resize", name_of(program), "--memory", "5Gi")
     assert (refused.returncode, "name one with --device" in refused.stderr) == (2, True)
     assert machine.partage("resize", name_of(program), "--memory", "5Gi", "--device", "1").returncode == 0
     shares = json.loads(machine.partage("top", "--json").stdout)["shares"]
     assert [share["limit"] for share in shares] == [4 * GIB, 5 * GIB]
-    program.stop()
 
 
 def test_resizes_at_once_leave_one_of_them_and_keep_the_card(machine):

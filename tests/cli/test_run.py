@@ -11,7 +11,6 @@ import pty
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -20,18 +19,10 @@ from partage.run import handover
 from partage.run.handover import HandOver
 from partage.run.libraries import find_library
 
-from .conftest import HOLDER, Machine
+from .conftest import HOLDER, eventually
 
 GIB = 1 << 30
 OUT_OF_MEMORY = 2
-
-
-def eventually(condition, seconds=10.0):
-    """Wait until a condition of another process's making holds; the bound only turns a hang into a failure."""
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, "did not happen"
-        time.sleep(0.005)
 
 
 @pytest.mark.parametrize(
@@ -251,28 +242,8 @@ def test_each_refusal_says_why_in_one_line(machine, arguments, code, words):
     assert machine.hand_overs() == []
 
 
-def test_contexts_are_charged_as_what_they_are(tmp_path):
-    machine = Machine(tmp_path, "h100-80g")
-    program = machine.start("--memory", "4Gi")
-    try:
-        entry = HandOver(Path(program.environment()["PARTAGE_DIR"]))
-        state = machine.partage("sim", "show", "--json")
-        real = json.loads(state.stdout)["devices"][0]["used"]
-        assert real > 0
-
-        def agrees():
-            device = entry.policy().devices[0]
-            return entry.ledger().devices[0].used + device.overhead == real
-
-        eventually(agrees)
-        free, total = program.ask("info")
-        assert (free, total) == (4 * GIB - real, 4 * GIB)
-    finally:
-        program.stop()
-
-
-def test_several_devices_may_stand_in_one_option(tmp_path):
-    machine = Machine(tmp_path, "zero2")
+def test_several_devices_may_stand_in_one_option(make_machine):
+    machine = make_machine("zero2")
     made = json.loads(machine.partage("run", "--memory", "1Gi", "true").stderr or "null")
     assert made is None
     uuids = [device["uuid"] for device in json.loads(machine.partage("sim", "show", "--json").stdout)["devices"]]

@@ -14,8 +14,6 @@ from rich.console import Console
 
 from partage.cli.top import look, render
 
-from .conftest import Machine
-
 GIB = 1 << 30
 
 
@@ -63,13 +61,12 @@ def test_looking_makes_no_machine(machine):
     assert not Path(machine.environment["PARTAGE_SIM_DIR"], "machine").exists()
 
 
-def test_what_cannot_be_read_is_not_nought_and_is_said_once(tmp_path):
-    machine = Machine(tmp_path, "zero2")
+def test_what_cannot_be_read_is_not_nought_and_is_said_once(make_machine):
+    machine = make_machine("zero2")
     program = machine.start("--memory", "24Gi", "--device", "0,1")
     os.truncate(Path(program.environment()["PARTAGE_DIR"], "ledger"), 100)
     assert [share["used"] for share in json.loads(machine.partage("top", "--json").stdout)["shares"]] == [None, None]
     assert machine.partage("top").stdout.count("100 bytes") == 1
-    program.stop()
 
 
 def test_output_that_goes_nowhere_is_no_defect(machine):

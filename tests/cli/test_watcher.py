@@ -122,12 +122,6 @@ def test_what_the_ledger_does_not_know_becomes_overhead(scene):
     assert scene.tenant.ledger.slot[0].host_pid == os.getpid()
 
 
-def test_overhead_is_never_negative(scene):
-    charge_myself(scene, 100, context=50)
-    scene.nvml.seen = {os.getpid(): 60 * UNIT}
-    assert scene.look().overhead == 0
-
-
 def test_other_peoples_processes_do_not_count(scene):
     charge_myself(scene, 100)
     scene.nvml.seen = {os.getpid(): 100 * UNIT, os.getppid(): GIB}
@@ -143,13 +137,45 @@ def test_less_overhead_is_believed_the_second_time(scene):
     assert scene.look().overhead == 0
 
 
-def test_the_first_bare_context_becomes_the_estimate(scene):
+def test_a_context_seen_alone_and_twice_becomes_the_estimate(scene):
     charge_myself(scene, 100, context=100)
     scene.nvml.seen = {os.getpid(): 300 * UNIT}
+    assert scene.look().context is None, "it may be half made"
     assert scene.look().context == 300 * UNIT
     scene.tenant.charge(0, 50)
-    scene.nvml.seen = {os.getpid(): 900 * UNIT}
-    assert scene.look().context == 300 * UNIT
+    scene.nvml.seen = {os.getpid(): 200 * UNIT}
+    scene.look()
+    assert scene.look().context == 300 * UNIT, "more than a context is charged"
+
+
+def test_the_smallest_context_is_the_estimate(scene):
+    charge_myself(scene, 200, context=200)
+    for real, estimate in ((600, 600), (300, 300), (500, 300)):  # two contexts, one, one with code
+        scene.nvml.seen = {os.getpid(): real * UNIT}
+        scene.look()
+        assert scene.look().context == estimate * UNIT
+
+
+def test_a_correction_never_lifts_the_limit(scene):
+    charge_myself(scene, 256, context=256)
+    scene.nvml.seen = {os.getpid(): 100 * UNIT}
+    for _ in range(3):
+        device = scene.look()
+        assert scene.tenant.ledger.device[0].word >> 32 == 256
+        assert device.overhead == 0, "when the context goes, 256 units go; -156 would stay behind"
+    assert device.context == 100 * UNIT, "the next one costs what it costs"
+
+
+def test_looks_are_close_together_after_news_and_then_rare(scene):
+    charge_myself(scene, 100)
+    scene.watcher.step()
+    gaps = []
+    for _ in range(10):
+        gaps.append(scene.watcher._correct_in)
+        scene.look()
+    assert gaps[0] < 0.1
+    assert gaps == sorted(gaps)
+    assert gaps[-1] == 1.0
 
 
 def test_a_resize_by_somebody_else_survives_corrections(scene):

@@ -1,13 +1,15 @@
 """What the parent of `partage run` does while programs run: watch their slots and correct the estimates.
 
 A process rings the ledger's doorbell when it takes a slot; the watcher opens a pidfd for it and gives its charge back
-when that fires, so peers have the memory again within 100 ms and nobody polls. Once a second, and after each change,
-NVML is asked what the processes really hold; what the ledger does not know (contexts, modules) becomes the policy's
-*overhead*, and the first context seen becomes the estimate of all that follow.
+when that fires, so peers have the memory again within 100 ms and nobody polls. NVML is asked what the processes really
+hold: at once when one comes or goes, then at doubling intervals (a program makes its context and loads its code soon
+after its slot), in the end once a second. What the ledger does not know (contexts, modules) becomes the policy's
+*overhead*; the smallest context seen alone and twice becomes the estimate of all that follow.
 
-The overhead is never negative: a correction may push a container past its limit, never lift the limit. What can go
-wrong: the tenant truncates its ledger (its own loss: the watcher closes the policy), NVML does not answer (the last
-overhead stays).
+The overhead is never negative. An estimate that was too high stands in the ledger until its context goes, and goes with
+it at once; a negative overhead would stay behind until the next look, and for so long lift the limit by as much. So a
+correction may push a container past its limit and never lifts it. What can go wrong: the tenant truncates its ledger
+(its own loss: the watcher closes the policy), NVML does not answer (the last overhead stays).
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from partage.run.handover import HandOver
     from partage.run.nvml import Nvml
 
+CORRECT_FIRST_S: Final = 0.01  # after a process came or went
 CORRECT_EVERY_S: Final = 1.0  # NVML costs milliseconds on a busy card
 RETRY_S: Final = 0.01  # a dead process's lock that is not free yet: somebody reclaims it, or a clone holds it
 
@@ -56,8 +59,9 @@ class Watcher:
         self.selector.register(self._bell, selectors.EVENT_READ, self)
         self._processes: dict[tuple[int, int, int, int], _Watched] = {}
         self._broken = False
-        self._correct_at = time.monotonic() + CORRECT_EVERY_S
-        self._before: dict[str, int] = {}
+        self._correct_in = CORRECT_FIRST_S
+        self._correct_at = time.monotonic() + self._correct_in
+        self._before: dict[str, tuple[int, int | None]] = {}  # the last reading: overhead, a context alone
 
     def timeout(self) -> float | None:
         """Return the seconds until `step` has work even if nothing happens; None where only events matter."""
@@ -84,7 +88,10 @@ class Watcher:
             return
         try:
             self._reclaim_ended()
-            if self._meet(self._ledger.read()) or time.monotonic() >= self._correct_at:
+            news = self._meet(self._ledger.read())
+            if news:
+                self._correct_in = CORRECT_FIRST_S
+            if news or time.monotonic() >= self._correct_at:
                 self._correct()
         except LedgerError as error:
             log.warning("ledger cannot be used; the container is closed", error=str(error))
@@ -179,7 +186,8 @@ class Watcher:
 
     def _correct(self) -> None:
         """Bring overhead and context estimate up to what NVML sees; skipped where a charge came in between."""
-        self._correct_at = time.monotonic() + CORRECT_EVERY_S
+        self._correct_at = time.monotonic() + self._correct_in
+        self._correct_in = min(2 * self._correct_in, CORRECT_EVERY_S)
         if self._nvml is None or not self._processes:
             return
         before = self._ledger.read()
@@ -199,15 +207,17 @@ class Watcher:
         real = {slot.index: seen[pids[slot.index]] for slot in snapshot.slots if pids.get(slot.index) in seen}
         overhead = max(0, sum(real.values()) - snapshot.devices[index].used)
         context = _context(snapshot, index, real)
-        # Less overhead means more room, so it must be seen twice: one reading may have met a free half-way.
-        settled = max(overhead, self._before.get(uuid, overhead))
-        self._before[uuid] = overhead
+        # What makes room must be seen twice: one reading may have met a free or a context half-way.
+        overhead_before, context_before = self._before.get(uuid, (overhead, None))
+        settled = max(overhead, overhead_before)
+        alone = context if context == context_before else None
+        self._before[uuid] = (overhead, context)
 
         def change(policy: Policy) -> Policy:
             present = policy.device(uuid)
             if present is None:
                 return policy
-            known = present.context if present.context is not None else context
+            known = min((bytes_ for bytes_ in (present.context, alone) if bytes_ is not None), default=None)
             return policy.changed(uuid, overhead=settled, context=known)
 
         self._policy.update(change)
