@@ -21,14 +21,14 @@ static char target[VGPU_PATH_MAX];
 static unsigned most; /* level up to which lines are written */
 static const char *const names[] = {"silent", "error", "warning", "info", "debug"};
 
-static enum vgpu_level level_wanted(void)
+static unsigned level_wanted(void)
 {
 	const char *text = secure_getenv("PARTAGE_LOG_LEVEL");
 	if (!text || !*text)
 		return VGPU_LOG_INFO;
 	for (unsigned i = 0; i < sizeof names / sizeof *names; i++)
 		if (strcmp(text, names[i]) == 0 || (text[0] == (char)('0' + i) && text[1] == '\0'))
-			return (enum vgpu_level)i;
+			return i;
 	return VGPU_LOG_INFO;
 }
 

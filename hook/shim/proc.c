@@ -148,6 +148,8 @@ static bool read_stat(const char *path, struct stat_line *out)
 		case 22:
 			out->start_time = strtoull(at + 1, NULL, 10);
 			return true;
+		default:
+			break;
 		}
 	}
 	return false;
@@ -167,7 +169,8 @@ void vgpu_identify(struct vgpu_identity *self)
 		self->pid_ns = ns.st_ino;
 }
 
-static void decimal(char *to, uint32_t number)
+/* Returns where the text ends. */
+static char *decimal(char *to, uint32_t number)
 {
 	char digits[10];
 	int n = 0;
@@ -177,6 +180,7 @@ static void decimal(char *to, uint32_t number)
 	while (n)
 		*to++ = digits[--n];
 	*to = '\0';
+	return to;
 }
 
 bool vgpu_process_alive(int32_t pid, uint64_t start_time)
@@ -185,8 +189,7 @@ bool vgpu_process_alive(int32_t pid, uint64_t start_time)
 	struct stat_line line;
 	if (pid <= 0)
 		return false;
-	decimal(path + 6, (uint32_t)pid);
-	strcat(path, "/stat");
+	memcpy(decimal(path + 6, (uint32_t)pid), "/stat", sizeof "/stat");
 	errno = 0;
 	if (!read_stat(path, &line))
 		return errno != ENOENT && errno != ESRCH;

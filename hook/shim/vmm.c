@@ -98,6 +98,15 @@ static struct node *add_handle(CUmemGenericAllocationHandle handle, struct alloc
 	return spare;
 }
 
+/* A handle that the driver has just made. One that is still known under this number was released behind our back. */
+static void add_new_handle(CUmemGenericAllocationHandle handle, struct allocation *a, struct node *n)
+{
+	*n = (struct node){.key = handle, .allocation = a, .count = 1};
+	pthread_mutex_lock(&lock);
+	insert(handles, n);
+	pthread_mutex_unlock(&lock);
+}
+
 static void remove_handle(struct node *gone)
 {
 	pthread_mutex_lock(&lock);
@@ -146,7 +155,7 @@ static CUresult create(CUmemGenericAllocationHandle *handle, size_t size, const 
 		return error;
 	}
 	vgpu_memory_watch_fork();
-	free(add_handle(h, a, n));
+	add_new_handle(h, a, n);
 	*handle = h;
 	return CUDA_SUCCESS;
 }

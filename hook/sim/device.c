@@ -3,11 +3,11 @@
  * Called by programs after cuInit. All answers come from the machine file; ordinals are translated by visible.c.
  * Attributes are in device_attributes.c.
  */
-#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "context.h"
+#include "machine_names.h"
 #include "sim_impl.h"
 #include "visible.h"
 
@@ -52,25 +52,6 @@ CUresult sim_cuDeviceGetName(char *name, int length, CUdevice ordinal)
 	return CUDA_SUCCESS;
 }
 
-static int hex_digit(char c)
-{
-	return isdigit((unsigned char)c) ? c - '0' : (tolower((unsigned char)c) - 'a' + 10) & 15;
-}
-
-/* GPU-8-4-4-4-12 or MIG-8-4-4-4-12 hexadecimal digits. */
-static void parse_uuid(const char *text, CUuuid *uuid)
-{
-	size_t n = 0;
-
-	memset(uuid, 0, sizeof *uuid);
-	for (text += strlen(text) > 4 ? 4 : 0; *text && n < 2 * sizeof uuid->bytes; text++) {
-		if (!isxdigit((unsigned char)*text))
-			continue;
-		uuid->bytes[n / 2] = (char)((unsigned char)uuid->bytes[n / 2] << 4 | hex_digit(*text));
-		n++;
-	}
-}
-
 CUresult sim_cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice ordinal)
 {
 	int device;
@@ -80,7 +61,7 @@ CUresult sim_cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice ordinal)
 		return result;
 	if (!uuid)
 		return CUDA_ERROR_INVALID_VALUE;
-	parse_uuid(model_of(device)->uuid, uuid);
+	sim_uuid_bytes(model_of(device)->uuid, (unsigned char *)uuid->bytes);
 	return CUDA_SUCCESS;
 }
 
@@ -95,7 +76,7 @@ CUresult sim_cuDeviceGetUuid(CUuuid *uuid, CUdevice ordinal)
 	device = sim_physical(ordinal);
 	if (model_of(device)->mig == SIM_MIG_INSTANCE && model_of(device)->parent >= 0 &&
 	    model_of(device)->parent < (int)sim_machine->ndev)
-		parse_uuid(model_of(model_of(device)->parent)->uuid, uuid);
+		sim_uuid_bytes(model_of(model_of(device)->parent)->uuid, (unsigned char *)uuid->bytes);
 	return CUDA_SUCCESS;
 }
 
@@ -140,37 +121,15 @@ CUresult sim_cuDeviceComputeCapability(int *major, int *minor, CUdevice ordinal)
 
 /* ---- PCI -------------------------------------------------------------------------------------------------------- */
 
-struct place {
-	unsigned domain, bus, slot, function;
-};
-
-/* [domain:]bus:device[.function], hexadecimal */
-static bool parse_place(const char *text, struct place *place)
-{
-	int used = 0;
-
-	*place = (struct place){0};
-	if (sscanf(text, "%x:%x:%x%n", &place->domain, &place->bus, &place->slot, &used) != 3) {
-		place->domain = 0;
-		used = 0;
-		if (sscanf(text, "%x:%x%n", &place->bus, &place->slot, &used) != 2)
-			return false;
-	}
-	text += used;
-	if (*text == '.' && sscanf(text, ".%x%n", &place->function, &used) == 1)
-		text += used;
-	return *text == 0;
-}
-
 bool sim_device_place(int device, unsigned *domain, unsigned *bus, unsigned *slot)
 {
-	struct place place;
+	struct sim_pci place;
 
-	if (!parse_place(model_of(device)->pci, &place))
+	if (!sim_pci_parse(model_of(device)->pci, &place))
 		return false;
 	*domain = place.domain;
 	*bus = place.bus;
-	*slot = place.slot;
+	*slot = place.device;
 	return true;
 }
 
@@ -191,15 +150,14 @@ CUresult sim_cuDeviceGetPCIBusId(char *text, int length, CUdevice ordinal)
 
 CUresult sim_cuDeviceGetByPCIBusId(CUdevice *device, const char *text)
 {
-	struct place wanted, found;
+	struct sim_pci wanted, found;
 
 	if (!sim_initialized())
 		return CUDA_ERROR_NOT_INITIALIZED;
-	if (!device || !text || !parse_place(text, &wanted))
+	if (!device || !text || !sim_pci_parse(text, &wanted))
 		return CUDA_ERROR_INVALID_VALUE;
 	for (int i = 0; i < sim_visible_count(); i++) {
-		if (parse_place(model_of(sim_physical(i))->pci, &found) && found.domain == wanted.domain &&
-		    found.bus == wanted.bus && found.slot == wanted.slot) {
+		if (sim_pci_parse(model_of(sim_physical(i))->pci, &found) && sim_pci_same(&found, &wanted)) {
 			*device = i;
 			return CUDA_SUCCESS;
 		}

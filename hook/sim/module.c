@@ -205,7 +205,7 @@ CUresult sim_module_variable(struct sim_module *module, const char *name, bool m
 {
 	for (unsigned i = 0; i < module->image.nvariables; i++) {
 		const struct sim_variable *variable = &module->image.variables[i];
-		if (!module->variables[i] || (managed && !variable->managed) || strcmp(variable->name, name))
+		if (!module->variables[i] || (managed && !variable->managed) || strcmp(variable->name, name) != 0)
 			continue;
 		if (out)
 			*out = module->variables[i];
@@ -228,9 +228,8 @@ CUresult sim_read_file(const char *path, void **data, size_t *size)
 		return file_error();
 	CUresult error = CUDA_ERROR_OPERATING_SYSTEM;
 	long end = fseek(file, 0, SEEK_END) == 0 ? ftell(file) : -1;
-	char *all = end >= 0 && fseek(file, 0, SEEK_SET) == 0 ? malloc((size_t)end + 1) : NULL;
+	char *all = end >= 0 && fseek(file, 0, SEEK_SET) == 0 ? calloc(1, (size_t)end + 1) : NULL; /* text ends with 0 */
 	if (all && fread(all, 1, (size_t)end, file) == (size_t)end) {
-		all[end] = '\0';
 		*data = all;
 		*size = (size_t)end;
 		error = CUDA_SUCCESS;

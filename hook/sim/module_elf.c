@@ -66,7 +66,7 @@ static const char *section_name(const struct elf *elf, const Elf64_Shdr *s)
 static bool open_elf(struct elf *elf)
 {
 	Elf64_Shdr names;
-	if (!get(elf, 0, &elf->header, sizeof(elf->header)) || memcmp(elf->header.e_ident, ELFMAG, SELFMAG) ||
+	if (!get(elf, 0, &elf->header, sizeof(elf->header)) || memcmp(elf->header.e_ident, ELFMAG, SELFMAG) != 0 ||
 	    elf->header.e_ident[EI_CLASS] != ELFCLASS64 || elf->header.e_shentsize != sizeof(Elf64_Shdr) ||
 	    elf->header.e_shoff > elf->size || !section(elf, elf->header.e_shstrndx, &names) ||
 	    names.sh_type != SHT_STRTAB)
@@ -245,7 +245,7 @@ static bool read_section(struct elf *elf, const Elf64_Shdr *s)
 		uint64_t reserved = elf->image->sm >= 90 && s->sh_size >= SHARED_RESERVED ? SHARED_RESERVED : 0;
 		kernel->shared = s->sh_size < UINT32_MAX ? (uint32_t)(s->sh_size - reserved) : UINT32_MAX;
 	}
-	if (strncmp(name, ".nv.info", 8) || s->sh_type == SHT_NOBITS)
+	if (strncmp(name, ".nv.info", 8) != 0 || s->sh_type == SHT_NOBITS)
 		return true;
 	if (!name[8])
 		return read_info(elf, s, NULL);
@@ -293,7 +293,7 @@ static CUresult read_object(struct elf *elf, int cc)
 		if (!section(elf, i, &s) || s.sh_type == SHT_NOBITS)
 			continue;
 		const char *name = section_name(elf, &s);
-		if (strcmp(name, ".nv_fatbin") && strcmp(name, "__nv_relfatbin"))
+		if (strcmp(name, ".nv_fatbin") != 0 && strcmp(name, "__nv_relfatbin") != 0)
 			continue;
 		error = sim_image_read_fatbin(elf->image, elf->data + s.sh_offset, s.sh_size, cc, elf->log);
 		if (error != CUDA_SUCCESS)

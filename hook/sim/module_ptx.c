@@ -163,6 +163,12 @@ static unsigned type_size(const struct reader *r)
 	return 0;
 }
 
+/* Alignments are powers of two. */
+static uint64_t align_up(uint64_t offset, uint64_t align)
+{
+	return (offset + align - 1) & ~(align - 1);
+}
+
 /* Dimensions after a name: `[4][8]`, `[]`. */
 static bool read_dimensions(struct reader *r, struct declaration *d)
 {
@@ -335,7 +341,7 @@ static bool read_params(struct reader *r, struct sim_kernel_image *kernel)
 			return fail(r, "'.param'");
 		if (!read_declaration(r, &d))
 			return false;
-		offset = (offset + d.align - 1) & ~(d.align - 1);
+		offset = align_up(offset, d.align);
 		if (d.size > SIM_KERNEL_PARAM_BYTES || offset > SIM_KERNEL_PARAM_BYTES ||
 		    !sim_kernel_param(kernel, n++, (uint32_t)offset, (uint32_t)d.size))
 			return fail(r, "fewer or smaller parameters");
@@ -386,9 +392,7 @@ static bool read_body(struct reader *r, struct sim_kernel_image *kernel)
 			if (!read_declaration(r, &d))
 				return false;
 			if (d.size < (UINT64_C(1) << 30) && kernel->shared < (1u << 30))
-				kernel->shared = (kernel->shared + (uint32_t)d.align - 1) / (uint32_t)d.align *
-				                         (uint32_t)d.align +
-				                 (uint32_t)d.size;
+				kernel->shared = (uint32_t)(align_up(kernel->shared, d.align) + d.size);
 			if (!is(r, ";"))
 				return fail(r, "';'");
 			continue;

@@ -22,10 +22,28 @@ struct nvmlDevice_st {
 /* nvml_init.c */
 bool sim_nvml_initialized(void);
 
-/* nvml_identity.c: the doors. `out` is the result pointer of the call; all give INVALID_ARGUMENT or GPU_IS_LOST. */
-nvmlReturn_t nvml_any(nvmlDevice_t device, const void *out, uint32_t *index);
-nvmlReturn_t nvml_card(nvmlDevice_t device, const void *out, uint32_t *index);     /* MIG instances: NOT_SUPPORTED */
-nvmlReturn_t nvml_instance(nvmlDevice_t device, const void *out, uint32_t *index); /* cards: NOT_SUPPORTED */
+/* nvml_identity.c: where a handle stands in the machine file; INVALID_ARGUMENT or GPU_IS_LOST. */
+nvmlReturn_t nvml_find_any(nvmlDevice_t device, uint32_t *index);
+nvmlReturn_t nvml_find_card(nvmlDevice_t device, uint32_t *index);     /* MIG instances: NOT_SUPPORTED */
+nvmlReturn_t nvml_find_instance(nvmlDevice_t device, uint32_t *index); /* cards: NOT_SUPPORTED */
+
+/* The doors. `out` is the result pointer of the call. They stand here so that a static analyser sees in every caller
+ * that success means a pointer that may be written through. */
+static inline nvmlReturn_t nvml_any(nvmlDevice_t device, const void *out, uint32_t *index)
+{
+	return out ? nvml_find_any(device, index) : NVML_ERROR_INVALID_ARGUMENT;
+}
+
+static inline nvmlReturn_t nvml_card(nvmlDevice_t device, const void *out, uint32_t *index)
+{
+	return out ? nvml_find_card(device, index) : NVML_ERROR_INVALID_ARGUMENT;
+}
+
+static inline nvmlReturn_t nvml_instance(nvmlDevice_t device, const void *out, uint32_t *index)
+{
+	return out ? nvml_find_instance(device, index) : NVML_ERROR_INVALID_ARGUMENT;
+}
+
 nvmlDevice_t nvml_handle(uint32_t index);
 /* The n-th card, or the n-th MIG instance of `parent`; false where there are fewer. */
 bool nvml_nth_card(uint32_t n, uint32_t *index);

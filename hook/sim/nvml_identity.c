@@ -7,6 +7,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "machine_names.h"
 #include "nvml_device.h"
 
 static struct nvmlDevice_st handles[SIM_DEVICES] = {
@@ -39,23 +40,23 @@ static bool is_lost(uint32_t index)
 	       __atomic_load_n(&sim_machine->device[index].lost, __ATOMIC_ACQUIRE);
 }
 
-nvmlReturn_t nvml_any(nvmlDevice_t device, const void *out, uint32_t *index)
+nvmlReturn_t nvml_find_any(nvmlDevice_t device, uint32_t *index)
 {
-	if (!out || device < handles || device >= handles + sim_machine->ndev)
+	if (device < handles || device >= handles + sim_machine->ndev)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	*index = (uint32_t)(device - handles);
 	return is_lost(*index) ? NVML_ERROR_GPU_IS_LOST : NVML_SUCCESS;
 }
 
-nvmlReturn_t nvml_card(nvmlDevice_t device, const void *out, uint32_t *index)
+nvmlReturn_t nvml_find_card(nvmlDevice_t device, uint32_t *index)
 {
-	nvmlReturn_t result = nvml_any(device, out, index);
+	nvmlReturn_t result = nvml_find_any(device, index);
 	return result == NVML_SUCCESS && is_instance(*index) ? NVML_ERROR_NOT_SUPPORTED : result;
 }
 
-nvmlReturn_t nvml_instance(nvmlDevice_t device, const void *out, uint32_t *index)
+nvmlReturn_t nvml_find_instance(nvmlDevice_t device, uint32_t *index)
 {
-	nvmlReturn_t result = nvml_any(device, out, index);
+	nvmlReturn_t result = nvml_find_any(device, index);
 	return result == NVML_SUCCESS && !is_instance(*index) ? NVML_ERROR_NOT_SUPPORTED : result;
 }
 
@@ -160,15 +161,6 @@ nvmlReturn_t sim_nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *devic
 	return NVML_ERROR_NOT_FOUND;
 }
 
-/* The 16 bytes behind the text, as the binary form of a UUID has them. */
-static void uuid_bytes(const char *text, unsigned char bytes[16])
-{
-	unsigned n = 0;
-	for (text += 4; *text && n < 16; text += *text == '-' ? 1 : 2)
-		if (*text != '-')
-			sscanf(text, "%2hhx", &bytes[n++]);
-}
-
 nvmlReturn_t sim_nvmlDeviceGetHandleByUUIDV(const nvmlUUID_t *uuid, nvmlDevice_t *device)
 {
 	if (!uuid || !device)
@@ -183,8 +175,8 @@ nvmlReturn_t sim_nvmlDeviceGetHandleByUUIDV(const nvmlUUID_t *uuid, nvmlDevice_t
 	if (uuid->type != NVML_UUID_TYPE_BINARY)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	for (uint32_t i = 0; i < sim_machine->ndev; i++) {
-		unsigned char bytes[16] = {0};
-		uuid_bytes(model_of(i)->uuid, bytes);
+		unsigned char bytes[16];
+		sim_uuid_bytes(model_of(i)->uuid, bytes);
 		if (memcmp(bytes, uuid->value.bytes, sizeof(bytes)) == 0)
 			return give_handle(i, device);
 	}
@@ -202,25 +194,15 @@ nvmlReturn_t sim_nvmlDeviceGetHandleBySerial(const char *serial, nvmlDevice_t *d
 	return NVML_ERROR_NOT_FOUND;
 }
 
-/* Domain, bus and device; the domain may be left out, as the real one accepts it. */
-static bool parse_bus(const char *text, unsigned at[3])
-{
-	unsigned function;
-	if (sscanf(text, "%x:%x:%x.%x", &at[0], &at[1], &at[2], &function) >= 3)
-		return true;
-	at[0] = 0;
-	return sscanf(text, "%x:%x.%x", &at[1], &at[2], &function) >= 2;
-}
-
 nvmlReturn_t sim_nvmlDeviceGetHandleByPciBusId_v2(const char *bus_id, nvmlDevice_t *device)
 {
-	unsigned wanted[3], there[3];
+	struct sim_pci wanted, there;
 	uint32_t index;
 
-	if (!bus_id || !device || !parse_bus(bus_id, wanted))
+	if (!bus_id || !device || !sim_pci_parse(bus_id, &wanted))
 		return NVML_ERROR_INVALID_ARGUMENT;
 	for (uint32_t n = 0; nvml_nth_card(n, &index); n++)
-		if (parse_bus(model_of(index)->pci, there) && memcmp(wanted, there, sizeof(there)) == 0)
+		if (sim_pci_parse(model_of(index)->pci, &there) && sim_pci_same(&wanted, &there))
 			return give_handle(index, device);
 	return NVML_ERROR_NOT_FOUND;
 }
@@ -332,13 +314,13 @@ nvmlReturn_t sim_nvmlDeviceGetNumGpuCores(nvmlDevice_t device, unsigned int *cor
 
 nvmlReturn_t sim_nvmlDeviceGetBoardId(nvmlDevice_t device, unsigned int *board)
 {
-	unsigned at[3] = {0};
+	struct sim_pci at = {0};
 	uint32_t i;
 	nvmlReturn_t result = nvml_card(device, board, &i);
 	if (result != NVML_SUCCESS)
 		return result;
-	parse_bus(model_of(i)->pci, at);
-	*board = at[0] << 16 | at[1] << 8; /* one board, one bus */
+	sim_pci_parse(model_of(i)->pci, &at);
+	*board = at.domain << 16 | at.bus << 8; /* one board, one bus */
 	return NVML_SUCCESS;
 }
 
@@ -356,15 +338,15 @@ nvmlReturn_t sim_nvmlDeviceGetMultiGpuBoard(nvmlDevice_t device, unsigned int *m
 
 void nvml_pci(const char *bus_id, nvmlPciInfo_t *pci)
 {
-	unsigned at[3] = {0};
-	parse_bus(bus_id, at);
+	struct sim_pci at = {0};
+	sim_pci_parse(bus_id, &at);
 	memset(pci, 0, sizeof(*pci));
-	pci->domain = at[0];
-	pci->bus = at[1];
-	pci->device = at[2];
-	snprintf(pci->busIdLegacy, sizeof(pci->busIdLegacy), "%04X:%02X:%02X.0", at[0] & 0xffff, at[1] & 0xff,
-	         at[2] & 0xff);
-	snprintf(pci->busId, sizeof(pci->busId), "%08X:%02X:%02X.0", at[0], at[1], at[2]);
+	pci->domain = at.domain;
+	pci->bus = at.bus;
+	pci->device = at.device;
+	snprintf(pci->busIdLegacy, sizeof(pci->busIdLegacy), "%04X:%02X:%02X.0", at.domain & 0xffff, at.bus & 0xff,
+	         at.device & 0xff);
+	snprintf(pci->busId, sizeof(pci->busId), "%08X:%02X:%02X.0", at.domain, at.bus, at.device);
 }
 
 static nvmlReturn_t give_pci(nvmlDevice_t device, void *out, size_t bytes)

@@ -38,7 +38,7 @@ static int inner_pid(const char *pid)
 		if (strncmp(line, "NSpid:", 6) != 0)
 			continue;
 		char *last = strrchr(line, '\t');
-		inner = last ? atoi(last) : 0;
+		inner = last ? (int)strtol(last, NULL, 10) : 0;
 	}
 	fclose(file);
 	return inner;
@@ -47,7 +47,6 @@ static int inner_pid(const char *pid)
 static uint64_t start_time(const char *pid)
 {
 	char path[64], text[1024];
-	unsigned long long start = 0;
 	snprintf(path, sizeof(path), "/proc/%.20s/stat", pid);
 	FILE *file = fopen(path, "re");
 	if (!file)
@@ -58,7 +57,7 @@ static uint64_t start_time(const char *pid)
 	char *rest = strrchr(text, ')'); /* the name may contain anything */
 	for (int field = 2; rest && field < 22; field++)
 		rest = strchr(rest + 1, ' ');
-	return rest ? (sscanf(rest, "%llu", &start), start) : 0;
+	return rest ? strtoull(rest, NULL, 10) : 0;
 }
 
 static int find_pid(const struct sim_client *client)
@@ -72,7 +71,7 @@ static int find_pid(const struct sim_client *client)
 		if (pid[0] < '0' || pid[0] > '9' || namespace_of(pid) != client->pid_ns)
 			continue;
 		if (inner_pid(pid) == client->pid && start_time(pid) == client->start_time)
-			found = atoi(pid);
+			found = (int)strtol(pid, NULL, 10);
 	}
 	if (proc)
 		closedir(proc);
@@ -96,7 +95,7 @@ static bool proc_is_ours(void)
 	if (n <= 0)
 		return false;
 	self[n] = 0;
-	return atoi(self) == (int)getpid();
+	return (pid_t)strtol(self, NULL, 10) == getpid();
 }
 
 /* The client's pid as the caller knows it; 0 where its namespace does not contain the process. */

@@ -64,7 +64,7 @@ static int by_uuid(const char *text, size_t length)
 	int found = -1;
 
 	for (uint32_t i = 0; i < sim_machine->ndev; i++) {
-		if (sim_machine->model[i].mig == SIM_MIG_CARD || strncasecmp(sim_machine->model[i].uuid, text, length))
+		if (sim_machine->model[i].mig == SIM_MIG_CARD || strncasecmp(sim_machine->model[i].uuid, text, length) != 0)
 			continue;
 		if (found >= 0)
 			return -1; /* not a unique beginning */
@@ -85,12 +85,17 @@ static int by_entry(const char *text, size_t length, const int *runnable, int n)
 	return end == text + length && index < (unsigned long)n ? runnable[index] : -1;
 }
 
+static bool is_space(char c)
+{
+	return c == ' ' || (c >= '\t' && c <= '\r'); /* whatever the locale says */
+}
+
 /* Appends to visible; false ends the list. */
 static bool take_entry(const char *text, size_t length, const int *runnable, int n)
 {
-	while (length && isspace((unsigned char)*text))
+	while (length && is_space(*text))
 		text++, length--;
-	while (length && isspace((unsigned char)text[length - 1]))
+	while (length && is_space(text[length - 1]))
 		length--;
 	int device = by_entry(text, length, runnable, n);
 	if (device < 0)
@@ -108,7 +113,7 @@ static bool take_entry(const char *text, size_t length, const int *runnable, int
 void sim_visible_freeze(void)
 {
 	const char *list = getenv("CUDA_VISIBLE_DEVICES");
-	int runnable[SIM_DEVICES], n = list_runnable(runnable);
+	int runnable[SIM_DEVICES] = {0}, n = list_runnable(runnable);
 
 	visible_count = 0;
 	if (!list) {

@@ -1,0 +1,98 @@
+#!/usr/bin/env python3
+"""clang-tidy over C sources, once per source however many targets compile it: tidy CLANG_TIDY BUILD SOURCE...
+
+Called by tools/lint. A source that was clean is not looked at again until something that clang-tidy reads has changed:
+the source, any header (system headers too), the compiler's arguments, .clang-tidy, or clang-tidy's version. Only that a
+source was clean is remembered, as an empty file in ${XDG_CACHE_HOME:-~/.cache}/partage/tidy; whoever removes that
+folder, or cannot write it, only waits longer. Exit code: 0 all clean, 1 something was reported, which is then printed.
+"""
+
+import concurrent.futures
+import hashlib
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+
+def commands(build: Path) -> dict[Path, dict[str, str]]:
+    """The first compile command of each source; the libraries come before the tests that compile a source again."""
+    first: dict[Path, dict[str, str]] = {}
+    for entry in json.loads((build / "compile_commands.json").read_text()):
+        first.setdefault(Path(entry["directory"], entry["file"]).resolve(), entry)
+    return first
+
+
+def inputs(entry: dict[str, str]) -> list[Path]:
+    """Every file that compiling the source reads, in the order of the compiler's make rule."""
+    command = shlex.split(entry["command"])
+    for option in ("-o", "-MF", "-MT", "-MQ"):
+        if option in command:
+            at = command.index(option)
+            del command[at : at + 2]
+    command = [word for word in command if word not in ("-c", "-MD", "-MMD")]
+    rule = subprocess.run([*command, "-M"], cwd=entry["directory"], capture_output=True, text=True, check=True).stdout
+    paths = shlex.split(rule.replace("\\\n", " ").split(": ", 1)[1])
+    return [Path(entry["directory"], path) for path in paths]
+
+
+def key(entry: dict[str, str], settings: bytes) -> str:
+    """What the answer for one source depends on, as one name."""
+    digest = hashlib.sha256(settings + entry["command"].encode())
+    for path in inputs(entry):
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def remember(cache: Path, name: str) -> None:
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        (cache / name).touch()
+    except OSError:
+        pass  # a home that cannot be written: the next run looks again
+
+
+def look(tidy: str, database: str, source: Path, entry: dict[str, str], settings: bytes, cache: Path) -> str:
+    """Empty if the source is clean, otherwise what clang-tidy said."""
+    name = key(entry, settings)
+    if (cache / name).exists():
+        return ""
+    done = subprocess.run(
+        [tidy, "-p", database, "--quiet", "--warnings-as-errors=*", str(source)], capture_output=True, text=True
+    )
+    if done.returncode:
+        # What it says about itself (warnings counted, headers suppressed) drowns what was found.
+        said = re.sub(r"(?m)^(\d+ warnings?.*generated\.|Suppressed .*|Use -header-filter.*)\n", "", done.stderr)
+        return done.stdout + said
+    remember(cache, name)
+    return ""
+
+
+def main(tidy: str, build: Path, sources: list[Path]) -> int:
+    known = commands(build)
+    unknown = [source for source in sources if source.resolve() not in known]
+    if unknown:
+        print(f"not compiled in {build}: {', '.join(map(str, unknown))}: build first, or add them to a target")
+        return 1
+    version = subprocess.run([tidy, "--version"], capture_output=True, check=True).stdout
+    settings = version + Path(".clang-tidy").read_bytes()
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "partage" / "tidy"
+    with tempfile.TemporaryDirectory() as database:
+        entries = [known[source.resolve()] for source in sources]
+        Path(database, "compile_commands.json").write_text(json.dumps(entries))
+        with concurrent.futures.ThreadPoolExecutor(max_workers=2) as pool:
+            jobs = [
+                pool.submit(look, tidy, database, source, entry, settings, cache)
+                for source, entry in zip(sources, entries, strict=True)
+            ]
+            reports = [text for job in jobs if (text := job.result())]
+    print("".join(reports), end="")
+    return 1 if reports else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], Path(sys.argv[2]), [Path(argument) for argument in sys.argv[3:]]))
