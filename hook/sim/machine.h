@@ -25,6 +25,7 @@
 #define SIM_MIG_PROFILES   8         /* GPU instance profiles of one machine's cards */
 #define SIM_SWITCHES       8
 #define SIM_MEETINGS       64
+#define SIM_SHARES         256 /* exported allocation handles of one device */
 #define SIM_BUCKETS   128 /* busy-time history: SIM_BUCKET_NS each, indexed by (now / SIM_BUCKET_NS) % SIM_BUCKETS */
 #define SIM_BUCKET_NS 50000000
 
@@ -117,9 +118,21 @@ struct sim_fault {
 	uint32_t reserved;
 };
 
+/* One exported allocation handle: physical memory that several processes may hold, also when its maker has released it
+ * or died. Its bytes stand in the `memory` of one of its holders, the payer, and move on to another when that one lets
+ * go. Under the device's lock. */
+struct sim_share {
+	uint64_t id; /* 0 = free; never given twice */
+	uint64_t bytes;
+	int32_t payer; /* client slot */
+	uint32_t reserved;
+	uint64_t holders[SIM_CLIENTS / 64]; /* bit per client slot, the payer's too */
+};
+
 /* One client process on one device. Written by its owner alone, except where the device lock is held. */
 struct sim_client_device {
 	uint64_t memory; /* bytes of physical device memory held: blocks, pools, VMM, contexts, modules */
+	uint64_t own; /* `memory` without shares that it pays: what it is counted again from, see sim_share */
 	uint64_t contexts; /* bytes of `memory` that are contexts and modules */
 	uint32_t ncontexts; /* contexts open now; they may cost nothing, but NVML lists their process */
 	uint32_t reserved0;
@@ -156,6 +169,9 @@ struct sim_device_state {
 	uint64_t
 	        used; /* sum of client[].device[].memory over `holders`, dead ones included until noticed; under `lock` */
 	uint64_t holders[SIM_CLIENTS / 64]; /* bit per client slot whose memory here is not 0; under `lock` */
+	uint32_t nshares; /* entries of `share` ever used; under `lock` */
+	uint32_t reserved1;
+	struct sim_share share[SIM_SHARES];
 	uint64_t reserved[15];
 };
 
@@ -217,6 +233,7 @@ struct sim_machine {
 	uint32_t nswitches;
 	struct sim_mig_profile mig_profile[SIM_MIG_PROFILES];
 	char switch_pci[SIM_SWITCHES][32];
+	uint64_t share_id; /* last one given */
 	uint64_t event_count; /* events so far */
 	uint32_t event_word; /* futex: +1 with every event */
 	uint32_t reserved1;

@@ -174,7 +174,7 @@ static uint64_t *holder_word(struct sim_device_state *state, int slot)
 }
 
 /* memory first: a client that dies between these stores is counted again by whoever takes the lock over. */
-static void set_bytes(int device, int slot, uint64_t bytes)
+void sim_set_bytes(int device, int slot, uint64_t bytes)
 {
 	struct sim_device_state *state = &sim_machine->device[device];
 	struct sim_client_device *held = &sim_machine->client[slot].device[device];
@@ -184,12 +184,21 @@ static void set_bytes(int device, int slot, uint64_t bytes)
 	state->used += bytes - before;
 	uint64_t holders = *holder_word(state, slot);
 	__atomic_store_n(holder_word(state, slot), bytes ? holders | bit : holders & ~bit, __ATOMIC_RELEASE);
+	if (state->used > state->peak)
+		__atomic_store_n(&state->peak, state->used, __ATOMIC_RELEASE);
 }
 
 static void drop_bytes(int device, int slot)
 {
-	set_bytes(device, slot, 0);
+	sim_shares_drop(device, slot);
+	sim_machine->client[slot].device[device].own = 0;
+	sim_set_bytes(device, slot, 0);
 	sim_machine->client[slot].device[device].contexts = 0;
+}
+
+bool sim_slot_alive(int slot)
+{
+	return slot == own_slot || slot_alive(slot);
 }
 
 static int next_holder(const struct sim_device_state *state, int after)
@@ -208,7 +217,7 @@ static void drop_the_dead(int device)
 	struct sim_device_state *state = &sim_machine->device[device];
 
 	for (int slot = next_holder(state, -1); slot >= 0; slot = next_holder(state, slot)) {
-		if (slot != own_slot && !slot_alive(slot))
+		if (!sim_slot_alive(slot))
 			drop_bytes(device, slot);
 	}
 }
@@ -221,7 +230,10 @@ static void lock_device(int device, uint64_t self)
 		return;
 	uint64_t sum = 0;
 	for (int slot = 0; slot < SIM_CLIENTS; slot++) {
-		uint64_t bytes = sim_machine->client[slot].device[device].memory, bit = UINT64_C(1) << (slot % 64);
+		struct sim_client_device *held = &sim_machine->client[slot].device[device];
+		uint64_t bytes = held->own + sim_shares_paid(device, slot), bit = UINT64_C(1) << (slot % 64);
+		if (held->memory != bytes) /* elsewhere a page of a client that never was would be made */
+			__atomic_store_n(&held->memory, bytes, __ATOMIC_RELEASE);
 		sum += bytes;
 		*holder_word(state, slot) = bytes ? *holder_word(state, slot) | bit : *holder_word(state, slot) & ~bit;
 	}
@@ -241,33 +253,46 @@ static uint64_t after(uint64_t bytes, int64_t delta)
 	return bytes + (uint64_t)delta;
 }
 
-int sim_account(int device, int64_t delta, bool context)
+void sim_device_lock(int device)
+{
+	lock_device(device, own_identity);
+}
+
+void sim_device_unlock(int device)
+{
+	unlock_device(device, own_identity);
+}
+
+/* A refusal and a record must be true of the living alone. */
+bool sim_device_has_room(int device, uint64_t bytes)
 {
 	struct sim_device_state *state = &sim_machine->device[device];
 	uint64_t limit = sim_machine->model[device].memory - sim_machine->model[device].reserved;
+
+	if (bytes > limit)
+		return false;
+	if (state->used + bytes > limit || state->used + bytes > state->peak)
+		drop_the_dead(device);
+	return state->used + bytes <= limit;
+}
+
+int sim_account(int device, int64_t delta, bool context)
+{
 	int slot = sim_client_slot();
 
 	if (slot < 0)
 		return -1;
-	if (delta > 0 && (uint64_t)delta > limit)
+	sim_device_lock(device);
+	if (delta > 0 && !sim_device_has_room(device, (uint64_t)delta)) {
+		sim_device_unlock(device);
 		return -1;
-	lock_device(device, own_identity);
-	if (delta > 0) {
-		/* A refusal and a record must be true of the living alone. */
-		if (after(state->used, delta) > limit || after(state->used, delta) > state->peak)
-			drop_the_dead(device);
-		if (after(state->used, delta) > limit) {
-			unlock_device(device, own_identity);
-			return -1;
-		}
 	}
 	struct sim_client_device *held = &sim_machine->client[slot].device[device];
 	if (context)
 		held->contexts = after(held->contexts, delta);
-	set_bytes(device, slot, after(held->memory, delta));
-	if (state->used > state->peak)
-		__atomic_store_n(&state->peak, state->used, __ATOMIC_RELEASE);
-	unlock_device(device, own_identity);
+	held->own = after(held->own, delta);
+	sim_set_bytes(device, slot, after(held->memory, delta));
+	sim_device_unlock(device);
 	return 0;
 }
 

@@ -1,4 +1,4 @@
-/* machine_local.h: what machine.c and machine_clients.c share. Nobody else includes it. */
+/* machine_local.h: what machine.c, machine_clients.c and machine_shares.c share. Nobody else includes it. */
 #ifndef PARTAGE_SIM_MACHINE_LOCAL_H
 #define PARTAGE_SIM_MACHINE_LOCAL_H
 
@@ -13,5 +13,16 @@ int sim_machine_reopen(void);
 bool sim_byte_lock(int fd, long byte, bool wait); /* exclusive; false: held by another, or an error */
 void sim_byte_unlock(int fd, long byte);
 bool sim_byte_free(int fd, long byte); /* nobody else's description holds it */
+
+/* machine_clients.c: the device's lock and, under it, bytes. */
+void sim_device_lock(int device);
+void sim_device_unlock(int device);
+bool sim_device_has_room(int device, uint64_t bytes); /* after dropping the dead where that decides it */
+void sim_set_bytes(int device, int slot, uint64_t bytes); /* a client's `memory`, and the sums that follow from it */
+bool sim_slot_alive(int slot); /* our own too */
+
+/* machine_shares.c, under the device's lock */
+uint64_t sim_shares_paid(int device, int slot);
+void sim_shares_drop(int device, int slot); /* a client is gone: what it paid is passed on */
 
 #endif

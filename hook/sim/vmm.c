@@ -3,8 +3,8 @@
  *
  * Called by programs (PyTorch's expandable segments make thousands of handles). All handles of the process are parts
  * of one memfd, so that a handle costs no descriptor, and two mappings of it are the same memory. A handle's memory
- * counts on the card until it is released as often as it was retained and nothing maps it; one that lies on the host
- * counts nowhere. Export and import are in vmm_share.c. What can go wrong: a full card, sizes that are no multiple of
+ * counts on the card until it is released as often as it was retained and nothing maps it, in any process that it was
+ * handed to; one that lies on the host counts nowhere. Export and import are in vmm_share.c. What can go wrong: a full card, sizes that are no multiple of
  * the granule, ranges that are not reserved, already mapped or only part of a mapping; a mapping without
  * cuMemSetAccess cannot be touched (the program gets SIGSEGV, as from the real one).
  */
@@ -131,29 +131,31 @@ static bool place_allocation(struct sim_allocation *allocation)
 	return true;
 }
 
-static void unplace_allocation(struct sim_allocation *allocation)
+/* `last`: no other process holds it. */
+static void unplace_allocation(struct sim_allocation *allocation, bool last)
 {
 	uint64_t start = allocation->offset - allocation->granule, size = allocation->size + allocation->granule;
 
-	if (allocation->imported) {
+	if (last)
+		fallocate(allocation->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)start, (off_t)size);
+	if (allocation->imported)
 		close(allocation->fd);
-		return;
-	}
-	/* An importer may still map what was exported: that part of the file is never used again. */
-	if (allocation->exported)
-		return;
-	fallocate(allocation->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)start, (off_t)size);
-	sim_space_give(&own_store.space, start, size);
+	else if (!allocation->exported) /* a descriptor that is under way may still name that part of the file */
+		sim_space_give(&own_store.space, start, size);
 }
 
 /* Under the memory mutex: gone when released as often as retained, and unmapped. */
 static void put_allocation(struct sim_allocation *allocation)
 {
+	bool last = !allocation->imported && !allocation->exported;
+
 	if (allocation->handles || allocation->mappings)
 		return;
-	unplace_allocation(allocation);
-	if (allocation->device >= 0 && !allocation->imported)
+	if (allocation->share)
+		last = sim_shared_put(allocation);
+	else if (allocation->device >= 0 && !allocation->imported)
 		sim_account(allocation->device, -(int64_t)allocation->size, false);
+	unplace_allocation(allocation, last);
 	free(allocation);
 }
 

@@ -19,13 +19,17 @@ struct sim_allocation {
 	uint64_t size, granule;
 	unsigned handles;   /* created or imported once, plus retains, less releases */
 	unsigned mappings;
-	bool imported;  /* counted by the process that made it */
+	bool imported;
 	bool exported;
+	uint64_t share;     /* who else may hold it: machine.h; 0: nobody, or it lies on the host */
+	struct sim_allocation *next_shared; /* this process's with a share */
 	CUmemAllocationProp prop;
 };
 
 /* The live handle, NULL: stale or foreign. */
 struct sim_allocation *sim_allocation_from(CUmemGenericAllocationHandle handle);
+/* vmm_share.c: gives up this process's hold on a share; true: nobody else has one. */
+bool sim_shared_put(struct sim_allocation *allocation);
 /* Makes it a live handle with one reference. Without the mutex. */
 CUresult sim_allocation_publish(struct sim_allocation *allocation, CUmemGenericAllocationHandle *out);
 

@@ -2,7 +2,7 @@
  *
  * Called by programs. An exported descriptor is a new open description of the store's memfd whose position is the
  * handle's offset; the page in front of the handle says what it is. So an importer really maps the same memory. The
- * memory counts for the process that made it, also while others map it, and its place is not used again. What can go
+ * card counts it once, as long as any process holds it (machine_shares.c), and its place is not used again. What can go
  * wrong: no /proc (the memfd cannot be opened anew), a descriptor that is no exported handle.
  */
 #include <fcntl.h>
@@ -22,10 +22,67 @@
 /* What stands in the page in front of an exported handle. */
 struct shared_head {
 	uint64_t magic;
-	uint64_t size, granule;
+	uint64_t size, granule, share;
 	char uuid[64]; /* of the device; empty: on the host */
 	CUmemAllocationProp prop;
 };
+
+/* ---- this process's holds on shares, under the memory mutex ------------------------------------------------------ */
+
+static struct sim_allocation *shared;
+
+/* The process's holds on a share count as one. */
+static bool held_here(uint64_t share)
+{
+	const struct sim_allocation *other = shared;
+
+	while (other && other->share != share)
+		other = other->next_shared;
+	return other;
+}
+
+static void remember(struct sim_allocation *allocation, uint64_t share)
+{
+	allocation->share = share;
+	allocation->next_shared = shared;
+	shared = allocation;
+}
+
+bool sim_shared_put(struct sim_allocation *allocation)
+{
+	struct sim_allocation **link = &shared;
+
+	while (*link != allocation)
+		link = &(*link)->next_shared;
+	*link = allocation->next_shared;
+	return !held_here(allocation->share) && sim_share_leave(allocation->device, allocation->share);
+}
+
+/* Before its first export. */
+static void make_shared(struct sim_allocation *allocation)
+{
+	uint64_t share = allocation->device >= 0 ? sim_share_make(allocation->device, allocation->size) : 0;
+
+	if (share)
+		remember(allocation, share);
+}
+
+static CUresult join(struct sim_allocation *allocation, uint64_t share)
+{
+	CUresult result = CUDA_SUCCESS;
+
+	if (allocation->device < 0 || !share)
+		return CUDA_SUCCESS;
+	pthread_mutex_lock(&sim_memory_mutex);
+	if (!held_here(share) && sim_share_join(allocation->device, share, allocation->size) < 0)
+		result = CUDA_ERROR_OUT_OF_MEMORY;
+	else
+		remember(allocation, share);
+	pthread_mutex_unlock(&sim_memory_mutex);
+	return result;
+}
+
+/* ---- export and import ------------------------------------------------------------------------------------------- */
 
 static int reopen_store(const struct sim_allocation *allocation)
 {
@@ -33,6 +90,7 @@ static int reopen_store(const struct sim_allocation *allocation)
 	struct shared_head head = {.magic = SHARED_MAGIC,
 	                           .size = allocation->size,
 	                           .granule = allocation->granule,
+	                           .share = allocation->share,
 	                           .prop = allocation->prop};
 
 	if (allocation->device >= 0)
@@ -60,19 +118,20 @@ CUresult sim_cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandl
 	pthread_mutex_lock(&sim_memory_mutex);
 	struct sim_allocation *allocation = sim_allocation_from(handle);
 	if (allocation && (allocation->prop.requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)) {
+		if (!allocation->exported && !allocation->imported)
+			make_shared(allocation);
 		int fd = reopen_store(allocation);
 		result = fd < 0 ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_SUCCESS;
-		if (fd >= 0) {
-			allocation->exported = true;
+		allocation->exported = true;
+		if (fd >= 0)
 			*(int *)out = fd;
-		}
 	}
 	pthread_mutex_unlock(&sim_memory_mutex);
 	return result;
 }
 
 /* False: not an exported handle, or one of a device that this machine lacks. */
-static bool read_head(int fd, struct sim_allocation *allocation)
+static bool read_head(int fd, struct sim_allocation *allocation, uint64_t *share)
 {
 	struct shared_head head;
 	struct stat st;
@@ -87,6 +146,7 @@ static bool read_head(int fd, struct sim_allocation *allocation)
 	allocation->size = head.size;
 	allocation->granule = head.granule;
 	allocation->prop = head.prop;
+	*share = head.share;
 	allocation->device = -1;
 	head.uuid[sizeof head.uuid - 1] = 0;
 	for (int i = 0; i < sim_visible_count() && *head.uuid; i++) {
@@ -109,7 +169,8 @@ CUresult sim_cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out, v
 	if (!allocation)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	int given = (int)(intptr_t)os_handle;
-	if (!read_head(given, allocation)) {
+	uint64_t share = 0;
+	if (!read_head(given, allocation, &share)) {
 		free(allocation);
 		return CUDA_ERROR_INVALID_VALUE;
 	}
@@ -119,5 +180,10 @@ CUresult sim_cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out, v
 		free(allocation);
 		return CUDA_ERROR_OPERATING_SYSTEM;
 	}
-	return sim_allocation_publish(allocation, out);
+	CUresult result = join(allocation, share);
+	if (result == CUDA_SUCCESS)
+		return sim_allocation_publish(allocation, out);
+	close(allocation->fd);
+	free(allocation);
+	return result;
 }

@@ -74,16 +74,22 @@ static bool got(CUresult result, const char *what)
 static void virtual_memory(struct tools *tools)
 {
 	const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+	                                  .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
 	                                  .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
 	const CUmemAccessDesc access = {prop.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-	CUmemGenericAllocationHandle handle;
+	CUmemGenericAllocationHandle handle, again;
+	int fd;
 	size_t size = (1 + next(&tools->random) % 32) * GRANULE;
 
 	if (!got(cuMemCreate(&handle, size, &prop, 0), "cuMemCreate"))
 		return;
 	OK(cuMemMap(tools->room, size, 0, handle, 0));
 	OK(cuMemSetAccess(tools->room, size, &access, 1));
+	OK(cuMemExportToShareableHandle(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+	OK(cuMemImportFromShareableHandle(&again, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
 	OK(cuMemRelease(handle));
+	OK(cuMemRelease(again));
+	CHECK(close(fd) == 0, "close");
 	OK(cuMemsetD8Async(tools->room, 1, 4096, tools->stream));
 	OK(cuMemUnmap(tools->room, size));
 }
