@@ -3,11 +3,22 @@
  * with it; the container's first context is never refused, a further one that does not fit is. The machine's contexts
  * take 506 MiB each, and PARTAGE_CONTEXT_MEMORY says so.
  */
+#include <nvml.h>
 #include <pthread.h>
 
 #include "shim_test.h"
 
 #define CONTEXT (506 * MIB)
+
+/* Also without a context. */
+static uint64_t charged(void)
+{
+	nvmlDevice_t device;
+	nvmlMemory_t memory;
+	CHECK(nvmlInit_v2() == NVML_SUCCESS && nvmlDeviceGetHandleByIndex_v2(0, &device) == NVML_SUCCESS, "NVML");
+	CHECK(nvmlDeviceGetMemoryInfo(device, &memory) == NVML_SUCCESS, "memory");
+	return memory.used;
+}
 
 static void *retain(void *argument)
 {
@@ -24,6 +35,7 @@ static void counted(void)
 	arm("cuDevicePrimaryCtxRetain", CUDA_ERROR_OUT_OF_MEMORY, 0, 1);
 	IS(cuDevicePrimaryCtxRetain(&context, 0), CUDA_ERROR_OUT_OF_MEMORY);
 	disarm();
+	CHECK(charged() == 0, "a failed retain is charged: %lu", (unsigned long)charged());
 	for (int i = 0; i < 16; i++)
 		CHECK(pthread_create(&thread[i], NULL, retain, NULL) == 0, "thread");
 	for (int i = 0; i < 16; i++)
@@ -43,6 +55,7 @@ static void reset(void)
 	OK(cuMemAlloc_v2(&p, GIB));
 	CHECK(used() == CONTEXT + GIB, "charged %lu", (unsigned long)used());
 	OK(cuDevicePrimaryCtxReset_v2(0));
+	CHECK(charged() == 0, "after a reset: charged %lu", (unsigned long)charged());
 	CHECK(held(0) == 0, "a reset leaves %lu bytes", (unsigned long)held(0));
 	OK(cuDevicePrimaryCtxRetain(&context, 0));
 	OK(cuCtxSetCurrent(context));
@@ -50,6 +63,7 @@ static void reset(void)
 	CHECK(cuMemFree_v2(p) != CUDA_SUCCESS, "a block of the context that was reset");
 	OK(cuMemAlloc_v2(&p, GIB));
 	OK(cuDevicePrimaryCtxRelease_v2(0));
+	CHECK(charged() == 0, "after the last release: charged %lu", (unsigned long)charged());
 	OK(cuDevicePrimaryCtxRetain(&context, 0));
 	OK(cuCtxSetCurrent(context));
 	CHECK(used() == CONTEXT, "what lay in a released context: charged %lu", (unsigned long)used());
