@@ -200,6 +200,16 @@ int sim_machine_reopen(void)
 	return fd;
 }
 
+bool sim_is_machine_file(int fd)
+{
+	struct stat st;
+	int saved = errno;
+	bool is = fstat(fd, &st) == 0 && st.st_ino == machine_inode && S_ISREG(st.st_mode);
+
+	errno = saved;
+	return is;
+}
+
 /* ---- making and checking it ------------------------------------------------------------------------------------- */
 
 static bool terminated(const char *text, size_t size)
@@ -214,11 +224,12 @@ static bool power_of_two(uint64_t n)
 
 static bool model_is_sane(const struct sim_device_model *m)
 {
-	return terminated(m->name, sizeof m->name) && terminated(m->uuid, sizeof m->uuid) &&
-	       terminated(m->pci, sizeof m->pci) && m->memory > m->reserved && m->memory < UINT64_C(1) << 40 &&
-	       power_of_two(m->granule) && m->granule >= 4096 && m->granule <= UINT64_C(1) << 30 && m->pool_granule &&
-	       m->pool_granule % m->granule == 0 && m->pool_granule < UINT64_C(1) << 40 && power_of_two(m->pitch) &&
-	       m->pitch <= m->granule && m->sms && m->ncosts <= SIM_COSTS;
+	return terminated(m->name, sizeof m->name) && strstr(m->name, "SIMULATED") &&
+	       terminated(m->uuid, sizeof m->uuid) && terminated(m->pci, sizeof m->pci) && m->memory > m->reserved &&
+	       m->memory < UINT64_C(1) << 40 && power_of_two(m->granule) && m->granule >= 4096 &&
+	       m->granule <= UINT64_C(1) << 30 && m->pool_granule && m->pool_granule % m->granule == 0 &&
+	       m->pool_granule < UINT64_C(1) << 40 && power_of_two(m->pitch) && m->pitch <= m->granule && m->sms &&
+	       m->ncosts <= SIM_COSTS;
 }
 
 static bool machine_is_sane(const struct sim_machine *m)

@@ -5,7 +5,7 @@
  * slot and generation and may be taken over when that slot is dead or has a new tenant; every write of a client's
  * `memory` happens under that device's lock, and whoever takes a lock over counts again from the clients' own words.
  * What can go wrong: all slots taken (sim_client_slot is -1 and growth is refused), or the program closes our
- * descriptor (it then counts as dead; nothing hangs).
+ * descriptor: it counts as dead until it next asks about another client, and nothing hangs.
  */
 #include <errno.h>
 #include <linux/futex.h>
@@ -27,6 +27,7 @@
 #define NO_SLOT          (LOCK_SLOT - 1) /* identity of a process without a slot: others may take its locks over */
 
 static pthread_mutex_t slot_mutex = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t fd_mutex = PTHREAD_MUTEX_INITIALIZER; /* taken inside slot_mutex */
 static int own_fd = -1;
 static int own_slot = -1;
 static uint64_t own_identity; /* generation << 32 | slot + 1 */
@@ -34,35 +35,45 @@ static uint64_t own_identity; /* generation << 32 | slot + 1 */
 static void after_fork_in_child(void)
 {
 	/* The child shares the parent's description and would keep its slot alive after its death. */
-	if (own_fd >= 0)
+	if (own_fd >= 0 && sim_is_machine_file(own_fd))
 		close(own_fd);
 	own_fd = -1;
 	own_slot = -1;
 	own_identity = 0;
 	pthread_mutex_init(&slot_mutex, NULL);
+	pthread_mutex_init(&fd_mutex, NULL);
 }
 
-/* Under slot_mutex. */
-static int lock_fd(void)
+/* Under fd_mutex: opens it, for the first time or because the program closed it, and takes our slot's byte again. Where
+ * somebody else has that slot by now we are dead to the others, and the next growth takes another one. */
+static int open_fd(void)
 {
 	static bool handler;
+	int slot = __atomic_load_n(&own_slot, __ATOMIC_ACQUIRE);
 
 	if (!handler)
 		handler = pthread_atfork(NULL, NULL, after_fork_in_child) == 0;
-	if (own_fd < 0)
-		__atomic_store_n(&own_fd, sim_machine_reopen(), __ATOMIC_RELEASE);
-	return own_fd;
+	int fd = sim_machine_reopen();
+	if (fd >= 0 && slot >= 0 &&
+	    (__atomic_load_n(&sim_machine->client[slot].generation, __ATOMIC_ACQUIRE) != own_identity >> 32 ||
+	     !sim_byte_lock(fd, SIM_LOCK_CLIENT + slot, false)))
+		__atomic_store_n(&own_slot, -1, __ATOMIC_RELEASE);
+	__atomic_store_n(&own_fd, fd, __ATOMIC_RELEASE);
+	return fd;
 }
 
+/* Looked at before each use: under a foreign file's number everybody would look dead, and under none nobody ever. */
 int sim_machine_fd(void)
 {
 	int fd = __atomic_load_n(&own_fd, __ATOMIC_ACQUIRE);
 
-	if (fd >= 0)
+	if (fd >= 0 && sim_is_machine_file(fd))
 		return fd;
-	pthread_mutex_lock(&slot_mutex);
-	fd = lock_fd();
-	pthread_mutex_unlock(&slot_mutex);
+	pthread_mutex_lock(&fd_mutex);
+	if (own_fd == fd)
+		open_fd();
+	fd = own_fd;
+	pthread_mutex_unlock(&fd_mutex);
 	return fd;
 }
 
@@ -399,7 +410,7 @@ static void move_in(int slot)
 /* Under slot_mutex. Claims are serialised by SIM_LOCK_SETUP, which the kernel drops with its owner. */
 static int claim(void)
 {
-	int fd = lock_fd(), found = -1;
+	int fd = sim_machine_fd(), found = -1;
 
 	if (fd < 0 || !sim_byte_lock(fd, SIM_LOCK_SETUP, true))
 		return -1;

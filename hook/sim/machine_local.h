@@ -10,6 +10,9 @@
  * mapped: a mapping keeps its description, and with it its locks, alive in forked children. */
 int sim_machine_reopen(void);
 
+bool sim_is_machine_file(
+        int fd); /* false: the program closed it, and may have opened something else under its number */
+
 bool sim_byte_lock(int fd, long byte, bool wait); /* exclusive; false: held by another, or an error */
 void sim_byte_unlock(int fd, long byte);
 bool sim_byte_free(int fd, long byte); /* nobody else's description holds it */

@@ -85,6 +85,14 @@ static void bad_files(void)
 	in_child(init_gives, CUDA_SUCCESS);
 }
 
+/* A machine whose card does not say that it is simulated: a program could take it for hardware. */
+static void not_simulated(int unused)
+{
+	(void)unused;
+	GIVES(CUDA_SUCCESS, cuInit(0));
+	snprintf(the_machine()->model[0].name, sizeof the_machine()->model[0].name, "NVIDIA H100 80GB HBM3");
+}
+
 static void no_such_profile(int unused)
 {
 	struct stat st;
@@ -125,6 +133,8 @@ int main(void)
 {
 	many_at_once();
 	bad_files();
+	in_child(not_simulated, 0);
+	in_child(init_gives, CUDA_ERROR_SYSTEM_NOT_READY);
 	in_child(no_such_profile, 0);
 	for (int planted = 0; planted < 3; planted++)
 		in_child(default_directory, planted);

@@ -88,6 +88,56 @@ static void dead_owner(int unused)
 	CHECK(state->lock == 0, "free again: %lx", state->lock);
 }
 
+/* In the child of an initialised process, which has no driver, hence a program of its own. */
+static void takes_the_rest(int unused)
+{
+	(void)unused;
+	execl("/proc/self/exe", "third", "third", (char *)NULL);
+	CHECK(0, "exec");
+}
+
+static int third(void)
+{
+	CUdeviceptr p;
+
+	start();
+	GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc(&p, 21 * GIB));
+	OK(cuMemAlloc(&p, 19 * GIB));
+	return 0;
+}
+
+/* A program that closes every descriptor, as daemons do, and opens others under their numbers: the living still look
+ * alive to it, a dead one's lock can still be taken over, and it counts as alive again itself. */
+static void closed_descriptors(int reuse)
+{
+	struct sim_device_state *state = &the_machine()->device[0];
+	int told[2];
+	CUdeviceptr p;
+	char byte;
+
+	CHECK(pipe2(told, O_CLOEXEC) == 0, "pipe");
+	pid_t child = start_child(work, told[1]);
+	CHECK(read(told[0], &byte, 1) == 1, "told");
+	start();
+	for (int fd = 3; fd < 64; fd++)
+		close(fd);
+	for (int i = 0; reuse && i < 60; i++)
+		CHECK(open("/proc/self/exe", O_RDONLY | O_CLOEXEC) >= 0, "open");
+	GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc(&p, 60 * GIB));
+	CHECK(state->used == 40 * GIB, "the living one still has its bytes: %lu", state->used);
+	OK(cuMemAlloc(&p, 20 * GIB));
+	/* and the others know: a third one finds this one's bytes taken */
+	pid_t third = start_child(takes_the_rest, 0);
+	end_child(third);
+	uint64_t dead = 0;
+	for (int i = 0; i < SIM_CLIENTS; i++)
+		if (the_machine()->client[i].state && the_machine()->client[i].pid == child)
+			dead = (uint64_t)the_machine()->client[i].generation << 32 | (uint64_t)(i + 1);
+	kill_child(child);
+	__atomic_store_n(&state->lock, dead, __ATOMIC_RELEASE);
+	OK(cuMemAlloc(&p, 50 * GIB));
+}
+
 static void contended(void)
 {
 	pid_t child[WORKERS];
@@ -121,11 +171,15 @@ static void afterwards(int unused)
 	CHECK(the_machine()->device[0].peak <= usable(), "peak %lu", the_machine()->device[0].peak);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+	if (argc > 1 && !strcmp(argv[1], "third"))
+		return third();
 	setenv("PARTAGE_SIM", "zero", 1); /* contexts cost nothing: the kills hit allocations */
 	in_child(killed_memory_returns, 0);
 	in_child(dead_owner, 0);
+	in_child(closed_descriptors, 0);
+	in_child(closed_descriptors, 1);
 	contended();
 	in_child(afterwards, 0);
 	return 0;
