@@ -6,7 +6,8 @@
  * a small block and its granule are under one lock, which is taken once per allocation and twice per free.
  *
  * Cost: a block of 2 MiB and more costs its size rounded up to 2 MiB. Smaller ones cost 2 MiB per granule they touch,
- * once, however many lie in it. Blocks of a pool cost nothing here: the pool is charged as a whole (pool.c).
+ * once, however many lie in it. Blocks of a pool cost nothing here: the pool is charged as a whole (pool.c). Managed
+ * blocks cost that on several devices (managed.c), so their granules are counted apart.
  * What can go wrong: no host memory for a table. Then the caller frees the block again and refuses.
  */
 #include <errno.h>
@@ -171,7 +172,19 @@ static uint64_t last_granule(const struct vgpu_block *b)
 
 static bool counts_granules(const struct vgpu_block *b)
 {
-	return b->kind != VGPU_ASYNC && b->bytes < VGPU_GRANULE;
+	return b->kind != VGPU_ASYNC && b->kind != VGPU_EXACT && b->bytes < VGPU_GRANULE;
+}
+
+/* The key of a granule's entry: numbers have 43 bits. */
+static uint64_t granule_key(const struct vgpu_block *b, uint64_t granule)
+{
+	return granule | (b->kind == VGPU_MANAGED ? UINT64_C(1) << 62 : 0);
+}
+
+/* What a block costs that is not counted by granules. */
+static uint64_t whole_cost(const struct vgpu_block *b)
+{
+	return b->kind == VGPU_EXACT ? b->bytes : vgpu_round_up(b->bytes, VGPU_GRANULE);
 }
 
 /* One more block in a granule, with its shard's lock held: bytes that it newly costs, UINT64_MAX without host
@@ -201,7 +214,7 @@ static uint64_t enter_rest(const struct vgpu_block *b)
 		return 0;
 	struct shard *s = shard_of(last_granule(b));
 	lock(s);
-	uint64_t cost = granule_enter(s, last_granule(b));
+	uint64_t cost = granule_enter(s, granule_key(b, last_granule(b)));
 	unlock(s);
 	return cost;
 }
@@ -212,7 +225,7 @@ static uint64_t leave_rest(const struct vgpu_block *b)
 		return 0;
 	struct shard *s = shard_of(last_granule(b));
 	lock(s);
-	uint64_t freed = granule_leave(s, last_granule(b));
+	uint64_t freed = granule_leave(s, granule_key(b, last_granule(b)));
 	unlock(s);
 	return freed;
 }
@@ -222,16 +235,16 @@ static void uncharge(const struct vgpu_block *b)
 {
 	if (b->kind == VGPU_ASYNC)
 		return;
-	uint64_t freed = vgpu_round_up(b->bytes, VGPU_GRANULE);
+	uint64_t freed = whole_cost(b);
 	if (counts_granules(b)) {
 		struct shard *s = shard_of(first_granule(b));
 		lock(s);
-		freed = granule_leave(s, first_granule(b));
+		freed = granule_leave(s, granule_key(b, first_granule(b)));
 		unlock(s);
 		freed += leave_rest(b);
 	}
 	if (freed != 0)
-		vgpu_give_back(b->device, freed);
+		vgpu_give_back_for(b, freed);
 }
 
 /* ---- recording --------------------------------------------------------------------------------------------------- */
@@ -239,17 +252,17 @@ static void uncharge(const struct vgpu_block *b)
 /* Records a block and enters its first granule: bytes that it newly costs, UINT64_MAX without host memory and nothing
  * is recorded. Where the address is recorded already `stale` is what it replaced: a block that went without our
  * knowing, since the driver has given its address again. */
-static uint64_t record(const struct vgpu_block *b, bool enter, struct vgpu_block *stale)
+static uint64_t record(const struct vgpu_block *b, struct vgpu_block *stale)
 {
 	struct shard *s = shard_of(first_granule(b));
 	uint64_t cost = 0;
 	lock(s);
-	if (enter && counts_granules(b))
-		cost = granule_enter(s, first_granule(b));
+	if (counts_granules(b))
+		cost = granule_enter(s, granule_key(b, first_granule(b)));
 	struct entry *e = cost != UINT64_MAX ? obtain(&s->blocks, b->p) : NULL;
 	if (e == NULL) {
-		if (cost != UINT64_MAX && enter && counts_granules(b))
-			granule_leave(s, first_granule(b));
+		if (cost != UINT64_MAX && counts_granules(b))
+			granule_leave(s, granule_key(b, first_granule(b)));
 		cost = UINT64_MAX;
 	} else {
 		if (e->what != 0)
@@ -270,8 +283,7 @@ static uint64_t most_of(const struct vgpu_block *b)
 {
 	if (b->kind == VGPU_ASYNC)
 		return 0;
-	return counts_granules(b) ? (last_granule(b) - first_granule(b) + 1) * VGPU_GRANULE
-	                          : vgpu_round_up(b->bytes, VGPU_GRANULE);
+	return counts_granules(b) ? (last_granule(b) - first_granule(b) + 1) * VGPU_GRANULE : whole_cost(b);
 }
 
 int vgpu_block_add(const struct vgpu_block *b, uint64_t reserved)
@@ -281,20 +293,20 @@ int vgpu_block_add(const struct vgpu_block *b, uint64_t reserved)
 	vgpu_memory_watch_fork();
 	/* What is missing is reserved before a granule is entered: whoever enters second relies on its being paid
 	 * for. */
-	if (most > reserved && vgpu_reserve_or_reclaim(b->device, most - reserved) != CUDA_SUCCESS) {
-		vgpu_give_back(b->device, reserved);
+	if (most > reserved && vgpu_reserve_for(b, most - reserved) != CUDA_SUCCESS) {
+		vgpu_give_back_for(b, reserved);
 		return -1;
 	}
 	reserved = most > reserved ? most : reserved;
-	uint64_t rest = enter_rest(b), first = rest != UINT64_MAX ? record(b, true, &stale) : UINT64_MAX;
+	uint64_t rest = enter_rest(b), first = rest != UINT64_MAX ? record(b, &stale) : UINT64_MAX;
 	if (first == UINT64_MAX) {
 		uint64_t left = rest != UINT64_MAX ? leave_rest(b) : 0;
-		vgpu_give_back(b->device, reserved + left - (rest != UINT64_MAX ? rest : 0));
+		vgpu_give_back_for(b, reserved + left - (rest != UINT64_MAX ? rest : 0));
 		return -1;
 	}
 	uint64_t need = counts_granules(b) ? first + rest : most;
 	if (need < reserved)
-		vgpu_give_back(b->device, reserved - need);
+		vgpu_give_back_for(b, reserved - need);
 	if (stale.p != 0)
 		uncharge(&stale);
 	return 0;
@@ -313,13 +325,19 @@ bool vgpu_block_take(CUdeviceptr p, struct vgpu_block *out)
 	return e != NULL;
 }
 
-/* The entry was taken a moment ago, so there is room for it. */
+/* The entry was taken a moment ago, so there is room for it. Where the address has an entry again, the driver has given it
+ * to another thread: the block that was to be freed is gone already (the program freed it twice), the other one lives. */
 void vgpu_block_restore(const struct vgpu_block *b)
 {
-	struct vgpu_block other = {0};
-	record(b, false, &other);
-	if (other.p != 0)
-		uncharge(&other);
+	struct shard *s = shard_of(first_granule(b));
+	lock(s);
+	struct entry *e = obtain(&s->blocks, b->p);
+	bool gone = e == NULL || e->what != 0;
+	if (!gone)
+		fill(e, b);
+	unlock(s);
+	if (gone && e != NULL)
+		uncharge(b);
 }
 
 void vgpu_block_settle(const struct vgpu_block *b)

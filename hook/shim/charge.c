@@ -37,6 +37,18 @@ static bool is_free(const struct vgpu_state *s)
 	return s && __atomic_load_n(&s->mode, __ATOMIC_RELAXED) == VGPU_FREE;
 }
 
+unsigned vgpu_charged_devices(CUdevice device[VGPU_ORDINALS_MAX])
+{
+	struct vgpu_state *s = vgpu_state();
+	unsigned count = 0;
+	if (!s || is_free(s) || !vgpu_good(s) || vgpu_map_devices(s) != CUDA_SUCCESS)
+		return 0;
+	for (int d = 0; d < s->devices.count; d++)
+		if (s->index_of[d] >= 0)
+			device[count++] = d;
+	return count;
+}
+
 CUdevice vgpu_current_device(CUresult *error)
 {
 	static CUresult (*get_device)(CUdevice *);

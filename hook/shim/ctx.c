@@ -16,6 +16,7 @@ struct context {
 	CUcontext handle;
 	CUdevice device;
 	uint64_t charged;
+	uint64_t libraries; /* charged for the variables of libraries that were loaded before it */
 	struct context *next;
 };
 
@@ -32,6 +33,12 @@ struct primary {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* process-private, never held across a driver call */
 static struct context *contexts;
 static struct primary primaries[VGPU_ORDINALS];
+static unsigned created[VGPU_ORDINALS]; /* contexts by device, without primary ones */
+
+unsigned vgpu_contexts_created(CUdevice device)
+{
+	return __atomic_load_n(&created[device], __ATOMIC_SEQ_CST);
+}
 
 /* Bytes of the card in use by everybody: no context takes more, so a guess may be cut to it. */
 static uint64_t card_used(CUcontext context)
@@ -96,9 +103,35 @@ struct creation {
 
 typedef CUresult create_function(CUcontext *, const struct creation *);
 
+/* Charge the context itself and the variables that libraries will have in it. */
+static CUresult charge(struct context *c)
+{
+	__atomic_fetch_add(&created[c->device], 1, __ATOMIC_SEQ_CST);
+	c->libraries = vgpu_library_bytes();
+	CUresult error = vgpu_managed_join(c->device);
+	if (error == CUDA_SUCCESS)
+		error = vgpu_reserve_context(c->device, &c->charged);
+	if (error == CUDA_SUCCESS && c->libraries != 0) {
+		error = vgpu_reserve_or_reclaim(c->device, c->libraries);
+		if (error != CUDA_SUCCESS)
+			vgpu_give_back_context(c->device, c->charged);
+	}
+	if (error != CUDA_SUCCESS)
+		__atomic_fetch_sub(&created[c->device], 1, __ATOMIC_SEQ_CST);
+	return error;
+}
+
+static void uncharge(const struct context *c)
+{
+	vgpu_give_back_context(c->device, c->charged);
+	if (c->libraries != 0)
+		vgpu_give_back(c->device, c->libraries);
+	__atomic_fetch_sub(&created[c->device], 1, __ATOMIC_SEQ_CST);
+}
+
 static CUresult create(create_function *driver, CUcontext *out, const struct creation *how)
 {
-	if (vgpu_mode() == VGPU_FREE || out == NULL)
+	if (vgpu_mode() == VGPU_FREE || out == NULL || how->device < 0 || how->device >= VGPU_ORDINALS)
 		return driver(out, how);
 	if (vgpu_hidden(how->device))
 		return CUDA_ERROR_INVALID_DEVICE;
@@ -107,14 +140,14 @@ static CUresult create(create_function *driver, CUcontext *out, const struct cre
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	c->device = how->device;
 	vgpu_memory_watch_fork();
-	CUresult error = vgpu_reserve_context(how->device, &c->charged);
+	CUresult error = charge(c);
 	if (error != CUDA_SUCCESS) {
 		if (vgpu_no_such_device(how->device))
 			error = driver(&c->handle, how);
 	} else {
 		error = driver(&c->handle, how);
 		if (error != CUDA_SUCCESS)
-			vgpu_give_back_context(how->device, c->charged);
+			uncharge(c);
 	}
 	if (error != CUDA_SUCCESS) {
 		free(c);
@@ -184,7 +217,7 @@ static CUresult destroy(CUresult (*driver)(CUcontext), CUcontext ctx)
 		return error;
 	}
 	ended(ctx, c->device, epoch);
-	vgpu_give_back_context(c->device, c->charged);
+	uncharge(c);
 	free(c);
 	return CUDA_SUCCESS;
 }
@@ -262,7 +295,9 @@ CUresult hook_cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
 	if (vgpu_hidden(dev)) /* also makes the devices known, so that nothing is asked of the driver under the lock */
 		return CUDA_ERROR_INVALID_DEVICE;
 	vgpu_memory_watch_fork();
-	CUresult error = retain_begin(dev);
+	CUresult error = vgpu_managed_join(dev);
+	if (error == CUDA_SUCCESS)
+		error = retain_begin(dev);
 	if (error != CUDA_SUCCESS)
 		return vgpu_no_such_device(dev) ? real_cuDevicePrimaryCtxRetain(pctx, dev) : error;
 	error = real_cuDevicePrimaryCtxRetain(pctx, dev);
@@ -337,6 +372,8 @@ void vgpu_contexts_forked(void)
 {
 	pthread_mutex_init(&lock, NULL);
 	contexts = NULL;
-	for (CUdevice d = 0; d < VGPU_ORDINALS; d++)
+	for (CUdevice d = 0; d < VGPU_ORDINALS; d++) {
 		primaries[d] = (struct primary){0};
+		created[d] = 0;
+	}
 }

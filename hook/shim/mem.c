@@ -27,19 +27,42 @@ CUresult vgpu_place(CUdevice *device, CUcontext *context)
 	return error;
 }
 
+static bool settle(CUdevice device)
+{
+	bool pool = vgpu_pool_reconcile(device), deferred = vgpu_deferred_poll(device);
+	return pool || deferred;
+}
+
 CUresult vgpu_reserve_or_settle(CUdevice device, uint64_t bytes)
 {
 	CUresult error = vgpu_reserve(device, bytes);
-	if (error == CUDA_SUCCESS)
-		return CUDA_SUCCESS;
-	bool pool = vgpu_pool_reconcile(device), deferred = vgpu_deferred_poll(device);
-	return pool || deferred ? vgpu_reserve(device, bytes) : error;
+	return error != CUDA_SUCCESS && settle(device) ? vgpu_reserve(device, bytes) : error;
+}
+
+bool vgpu_reclaim(CUdevice device)
+{
+	bool settled = settle(device);
+	return vgpu_pool_yield(device) || settled;
 }
 
 CUresult vgpu_reserve_or_reclaim(CUdevice device, uint64_t bytes)
 {
 	CUresult error = vgpu_reserve_or_settle(device, bytes);
 	return error != CUDA_SUCCESS && vgpu_pool_yield(device) ? vgpu_reserve(device, bytes) : error;
+}
+
+CUresult vgpu_reserve_for(const struct vgpu_block *b, uint64_t bytes)
+{
+	return b->kind == VGPU_MANAGED ? vgpu_managed_reserve(b->device, bytes)
+	                               : vgpu_reserve_or_reclaim(b->device, bytes);
+}
+
+void vgpu_give_back_for(const struct vgpu_block *b, uint64_t bytes)
+{
+	if (b->kind == VGPU_MANAGED)
+		vgpu_managed_give_back(bytes);
+	else
+		vgpu_give_back(b->device, bytes);
 }
 
 CUstreamCaptureMode vgpu_relax(void)
@@ -63,14 +86,14 @@ static CUresult request_open(struct request *r, enum vgpu_kind kind, uint64_t by
 	if (error != CUDA_SUCCESS)
 		return error;
 	r->reserved = vgpu_first_reservation(bytes);
-	return vgpu_reserve_or_reclaim(r->block.device, r->reserved);
+	return vgpu_reserve_for(&r->block, r->reserved);
 }
 
 /* The driver has answered: keep the charge for what lies at `p`, or give it back. */
 static CUresult request_close(struct request *r, CUresult result, CUdeviceptr p)
 {
 	if (result != CUDA_SUCCESS) {
-		vgpu_give_back(r->block.device, r->reserved);
+		vgpu_give_back_for(&r->block, r->reserved);
 		return result;
 	}
 	r->block.p = p;
@@ -112,7 +135,7 @@ CUresult hook_cuMemAlloc(CUdeviceptr_v1 *dptr, unsigned int bytesize)
 	return error;
 }
 
-/* Managed memory is charged in full: the driver may move all of it to the device at any time. */
+/* Managed memory is charged in full: the driver may move all of it to the device at any time (managed.c). */
 CUresult hook_cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int flags)
 {
 	if (vgpu_mode() == VGPU_FREE || dptr == NULL || bytesize == 0)
@@ -246,6 +269,8 @@ static void forked(void)
 	vgpu_deferred_forked();
 	vgpu_vmm_forked();
 	vgpu_contexts_forked();
+	vgpu_libraries_forked();
+	vgpu_managed_forked();
 }
 
 void vgpu_memory_watch_fork(void)

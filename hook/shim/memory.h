@@ -59,6 +59,10 @@ void vgpu_blocks_drop(CUcontext context, uint64_t epoch);
 CUresult vgpu_reserve_or_settle(CUdevice device, uint64_t bytes);
 /* The same, and what our pool keeps unused gives way too: so does the driver on a full card, whatever the threshold. */
 CUresult vgpu_reserve_or_reclaim(CUdevice device, uint64_t bytes);
+/* The same for what a block of this kind and device costs: of managed memory on every device that may use it. */
+CUresult vgpu_reserve_for(const struct vgpu_block *block, uint64_t bytes);
+void vgpu_give_back_for(const struct vgpu_block *block, uint64_t bytes);
+bool vgpu_reclaim(CUdevice device); /* settles and yields what can; true if that is worth another try */
 CUresult vgpu_place(CUdevice *device, CUcontext *context); /* of the calling thread; the driver's own error */
 
 /* Our own queries must not break a stream capture that this thread has under way: run them between these two. */
@@ -77,6 +81,17 @@ void vgpu_defer(const struct vgpu_block *block, CUstream stream); /* settles at 
 bool vgpu_deferred_poll(CUdevice device); /* settles what has run; true if memory was given back */
 void vgpu_deferred_drop(CUcontext context);
 
+/* ---- managed.c: managed memory is charged on every device that may use it ----------------------------------------- */
+
+CUresult vgpu_managed_join(CUdevice device); /* from now on this one may; refused where it does not fit there */
+CUresult vgpu_managed_reserve(CUdevice device, uint64_t bytes); /* of the current context */
+void vgpu_managed_give_back(uint64_t bytes);
+
+/* ---- ctx.c and module.c: variables of libraries lie once in every context ----------------------------------------- */
+
+unsigned vgpu_contexts_created(CUdevice device); /* created ones that live or are being made */
+uint64_t vgpu_library_bytes(void); /* of one context */
+
 /* ---- fork: the child starts with empty tables (its parent's blocks are not its own) ------------------------------ */
 
 void vgpu_memory_watch_fork(void); /* idempotent */
@@ -85,5 +100,7 @@ void vgpu_pool_forked(void);
 void vgpu_deferred_forked(void);
 void vgpu_vmm_forked(void);
 void vgpu_contexts_forked(void);
+void vgpu_libraries_forked(void);
+void vgpu_managed_forked(void);
 
 #endif

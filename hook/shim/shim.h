@@ -58,6 +58,8 @@ int      vgpu_device_by_uuid(const char *uuid);      /* index in policy/ledger, 
 int      vgpu_granted_count(void);                   /* -1: everything (no policy file) */
 const char *vgpu_granted_uuid(int index);            /* NULL where there is none; stays valid */
 CUdevice vgpu_granted_device(int index);             /* the driver's ordinal of it, -1: not visible here or not known yet */
+/* The ordinals of this process whose memory is charged to the share; how many, 0 where they are not known. */
+unsigned vgpu_charged_devices(CUdevice device[64]);
 CUdevice vgpu_current_device(CUresult *error);       /* device of the current context; error is the driver's own */
 /* Same as above by UUID, for NVML. */
 uint64_t vgpu_limit_index(int index);
@@ -66,7 +68,9 @@ void     vgpu_view_index(int index, uint64_t physical_total, uint64_t physical_f
 
 /* ---- blocks.c: what this process has allocated ----------------------------------------------------------------------------- */
 
-enum vgpu_kind { VGPU_PLAIN, VGPU_MANAGED, VGPU_PITCHED, VGPU_ASYNC };
+/* VGPU_MANAGED is charged on every device that may use it (managed.c); VGPU_EXACT (variables of a module,
+ * limits of a context; the address is a key of ours) costs exactly its bytes. */
+enum vgpu_kind { VGPU_PLAIN, VGPU_MANAGED, VGPU_PITCHED, VGPU_ASYNC, VGPU_EXACT };
 struct vgpu_block {
 	CUdeviceptr p;
 	uint64_t bytes;
@@ -80,7 +84,8 @@ uint64_t vgpu_first_reservation(uint64_t bytes);
  * pool is charged). -1: it does not fit after all, or no host memory; the reservation is given back and the caller frees
  * the block and refuses. */
 int  vgpu_block_add(const struct vgpu_block *block, uint64_t reserved);
-/* Take an entry out (before the driver's free); false if unknown. Put it back if the driver refused, else settle it. */
+/* Take an entry out (before the driver's free); false if unknown. Put it back if the driver refused, else settle it. One
+ * whose address the driver has given to somebody else meanwhile is gone: putting it back settles it. */
 bool vgpu_block_take(CUdeviceptr p, struct vgpu_block *out);
 void vgpu_block_restore(const struct vgpu_block *b);
 void vgpu_block_settle(const struct vgpu_block *b); /* give its charge back */

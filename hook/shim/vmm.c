@@ -127,6 +127,12 @@ static bool on_host(const CUmemAllocationProp *prop)
 	       prop->location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT;
 }
 
+/* Wherever it is said to lie, it may be moved to a device. */
+static bool is_managed(const CUmemAllocationProp *prop)
+{
+	return prop->type == CU_MEM_ALLOCATION_TYPE_MANAGED;
+}
+
 static CUresult create(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop,
                        unsigned long long flags)
 {
@@ -164,9 +170,9 @@ CUresult hook_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, con
                           unsigned long long flags)
 {
 	if (vgpu_mode() == VGPU_FREE || handle == NULL || prop == NULL || size == 0 ||
-	    prop->location.type == CU_MEM_LOCATION_TYPE_INVALID || on_host(prop))
+	    prop->location.type == CU_MEM_LOCATION_TYPE_INVALID || (on_host(prop) && !is_managed(prop)))
 		return real_cuMemCreate(handle, size, prop, flags);
-	if (prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+	if (prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE || is_managed(prop))
 		return CUDA_ERROR_NOT_SUPPORTED; /* a place this version does not know cannot be metered */
 	if (vgpu_hidden(prop->location.id))
 		return CUDA_ERROR_INVALID_DEVICE;
@@ -267,21 +273,43 @@ CUresult hook_cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGeneric
 	return error;
 }
 
+/* With the lock held. */
+static void take_from(struct node **n, struct node **taken)
+{
+	struct node *one = *n;
+	*n = one->next;
+	one->next = *taken;
+	*taken = one;
+}
+
+/* With the lock held: those that begin in a range, which may hold several, one behind the other. A range is whatever the
+ * program says, so never more steps than there are chains: then they are looked through. */
+static void take_mappings(uint64_t start, uint64_t size, struct node **taken)
+{
+	if (size / VGPU_GRANULE >= CHAINS) {
+		for (unsigned i = 0; i < CHAINS; i++)
+			for (struct node **n = &mappings[i]; *n != NULL;)
+				if ((*n)->key - start < size)
+					take_from(n, taken);
+				else
+					n = &(*n)->next;
+		return;
+	}
+	for (uint64_t at = start; at - start < size;) {
+		struct node **n = find(mappings, at);
+		at += *n != NULL ? (*n)->size : VGPU_GRANULE;
+		if (*n != NULL)
+			take_from(n, taken);
+	}
+}
+
 CUresult hook_cuMemUnmap(CUdeviceptr ptr, size_t size)
 {
 	if (vgpu_mode() == VGPU_FREE)
 		return real_cuMemUnmap(ptr, size);
 	struct node *taken = NULL, *next;
 	pthread_mutex_lock(&lock);
-	for (uint64_t at = ptr; at - ptr < size;) { /* a range may hold several mappings, one behind the other */
-		struct node **n = find(mappings, at), *one = *n;
-		at += one != NULL ? one->size : VGPU_GRANULE;
-		if (one != NULL) {
-			*n = one->next;
-			one->next = taken;
-			taken = one;
-		}
-	}
+	take_mappings(ptr, size, &taken);
 	pthread_mutex_unlock(&lock);
 	CUresult error = real_cuMemUnmap(ptr, size);
 	for (struct node *n = taken; n != NULL; n = next) {

@@ -51,6 +51,12 @@ enum vgpu_mode vgpu_mode(void)
 	return VGPU_LIMITED;
 }
 
+unsigned vgpu_charged_devices(CUdevice device[64])
+{
+	device[0] = 0;
+	return 1;
+}
+
 CUresult vgpu_reserve(CUdevice device, uint64_t bytes)
 {
 	(void)device;
@@ -576,6 +582,29 @@ static CUresult fake_event(CUevent event)
 	return busy ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
 
+/* The heap of kernels takes what the limit says, from a default of 8 MiB on, of which the context's estimate holds all. */
+static size_t heap = 8 << 20;
+
+static CUresult fake_cuCtxSetLimit(CUlimit which, size_t value)
+{
+	CUresult error = CUDA_SUCCESS;
+	(void)which;
+	enter();
+	if (!fails("cuCtxSetLimit", &error)) {
+		physical = physical - heap + value;
+		heap = value;
+	}
+	leave();
+	return error;
+}
+
+static CUresult fake_cuCtxGetLimit(size_t *value, CUlimit which)
+{
+	(void)which;
+	*value = heap;
+	return CUDA_SUCCESS;
+}
+
 void *vgpu_real[VGPU_REALS];
 
 #define CASE(name, function)                                                                                           \
@@ -603,6 +632,8 @@ void *vgpu_real_fn(unsigned index)
 		CASE(cuDevicePrimaryCtxRetain, fake_cuDevicePrimaryCtxRetain);
 		CASE(cuDevicePrimaryCtxRelease_v2, fake_cuDevicePrimaryCtxRelease_v2);
 		CASE(cuCtxGetCurrent, fake_cuCtxGetCurrent);
+		CASE(cuCtxSetLimit, fake_cuCtxSetLimit);
+		CASE(cuCtxGetLimit, fake_cuCtxGetLimit);
 		CASE(cuStreamGetDevice, fake_stream_device);
 		CASE(cuStreamGetId, fake_stream_id);
 		CASE(cuStreamQuery, fake_stream_query);

@@ -112,6 +112,44 @@ static void deferred(void)
 	expect_empty("deferred");
 }
 
+/* A heap that is changed is charged at every moment at least what the driver holds. */
+static void limits(void)
+{
+	const size_t usual = 8 * MIB;
+	fake_reset(1024 * MIB);
+	CHECK(hook_cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, usual + 600 * MIB) == CUDA_SUCCESS, "a heap of 600 MiB");
+	CHECK(fake_charged() == 600 * MIB, "charged %lu", (unsigned long)fake_charged());
+	CHECK(hook_cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, usual + 700 * MIB) == CUDA_SUCCESS, "a heap of 700 MiB");
+	CHECK(hook_cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, usual + 1025 * MIB) == CUDA_ERROR_OUT_OF_MEMORY,
+	      "a heap beyond the limit");
+	fake_fail_next("cuCtxSetLimit", CUDA_ERROR_LAUNCH_FAILED);
+	CHECK(hook_cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, usual + 800 * MIB) == CUDA_ERROR_LAUNCH_FAILED,
+	      "the driver's own error");
+	CHECK(fake_charged() == 700 * MIB, "charged %lu", (unsigned long)fake_charged());
+	CHECK(hook_cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, usual + 100 * MIB) == CUDA_SUCCESS, "a heap of 100 MiB");
+	CHECK(fake_charged() == 100 * MIB, "charged %lu", (unsigned long)fake_charged());
+	CHECK(hook_cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, usual) == CUDA_SUCCESS, "the usual heap");
+	expect_empty("limits");
+	CHECK(fake_worst() == 0, "%lu bytes of the heap were held and not charged", (unsigned long)fake_worst());
+}
+
+/* A block is freed twice by two threads: while the second free is refused, the address is somebody else's already. What
+ * comes back late must not take the place, and the charge, of the block that lives there now. */
+static void freed_twice(void)
+{
+	struct vgpu_block first = {.p = UINT64_C(0x700000000000), .bytes = 2 * MIB, .kind = VGPU_PLAIN}, taken;
+	struct vgpu_block second = first;
+	second.bytes = 10 * MIB;
+	CHECK(vgpu_reserve(0, 2 * MIB) == CUDA_SUCCESS && vgpu_block_add(&first, 2 * MIB) == 0, "the first block");
+	CHECK(vgpu_block_take(first.p, &taken), "the first block is known");
+	CHECK(vgpu_reserve(0, 10 * MIB) == CUDA_SUCCESS && vgpu_block_add(&second, 10 * MIB) == 0, "the second block");
+	vgpu_block_restore(&taken);
+	CHECK(fake_charged() == 10 * MIB, "charged %lu, the living block has 10 MiB", (unsigned long)fake_charged());
+	CHECK(vgpu_block_take(second.p, &taken) && taken.bytes == 10 * MIB, "the living block is known");
+	vgpu_block_settle(&taken);
+	expect_empty("freed twice");
+}
+
 int main(void)
 {
 	fake_reset(1024 * MIB);
@@ -120,5 +158,7 @@ int main(void)
 	rows();
 	reuse_at_the_limit();
 	deferred();
+	limits();
+	freed_twice();
 	return 0;
 }

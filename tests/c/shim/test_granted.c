@@ -97,7 +97,8 @@ static void nvml_first(void)
 	CHECK(held(1) == GIB && held(0) == 0, "held %lu and %lu", (unsigned long)held(0), (unsigned long)held(1));
 }
 
-/* Two devices, mixed allocations: each device's use equals a model at every step. */
+/* Two devices, mixed allocations: each device's use equals a model at every step. Managed memory counts on both, since both
+ * have a context. */
 static void model(void)
 {
 	CUcontext context[2];
@@ -105,6 +106,7 @@ static void model(void)
 		CUdeviceptr p;
 		uint64_t bytes;
 		int device;
+		bool managed;
 	} live[32] = {0};
 	uint64_t expected[2] = {0};
 	unsigned seed = 3;
@@ -120,18 +122,23 @@ static void model(void)
 		OK(cuCtxSetCurrent(context[d]));
 		if (live[at].p != 0) {
 			OK(cuMemFree_v2(live[at].p));
-			expected[d] -= live[at].bytes;
+			for (int o = 0; o < 2; o++)
+				expected[o] -= o == d || live[at].managed ? live[at].bytes : 0;
 			live[at].p = 0;
 		} else {
 			uint64_t bytes = GRANULE * (1 + (unsigned)rand_r(&seed) % 40);
-			CUresult error = rand_r(&seed) % 2
-			                         ? cuMemAlloc_v2(&live[at].p, bytes)
-			                         : cuMemAllocManaged(&live[at].p, bytes, CU_MEM_ATTACH_GLOBAL);
-			bool fits = expected[d] + bytes <= (uint64_t)(d + 1) * GIB;
+			bool managed = rand_r(&seed) % 2 == 0;
+			CUresult error = managed ? cuMemAllocManaged(&live[at].p, bytes, CU_MEM_ATTACH_GLOBAL)
+			                         : cuMemAlloc_v2(&live[at].p, bytes);
+			bool fits = true;
+			for (int o = 0; o < 2; o++)
+				fits &= (o != d && !managed) || expected[o] + bytes <= (uint64_t)(o + 1) * GIB;
 			CHECK((error == CUDA_SUCCESS) == fits, "step %d: error %d", i, (int)error);
 			live[at].bytes = bytes;
 			live[at].device = d;
-			expected[d] += fits ? bytes : 0;
+			live[at].managed = managed;
+			for (int o = 0; o < 2; o++)
+				expected[o] += fits && (o == d || managed) ? bytes : 0;
 		}
 		CHECK(used() == expected[d], "step %d, device %d: %lu, model %lu", i, d, (unsigned long)used(),
 		      (unsigned long)expected[d]);

@@ -90,6 +90,13 @@ static void compare(int step)
 	}
 }
 
+/* Managed memory (steps 4 and 5) counts on both devices, since both have a context. */
+static void count(int p, int step, uint64_t cost)
+{
+	for (int d = 0; d < 2; d++)
+		model[p][d] += step % 2 == d || step / 2 == 2 ? cost : 0;
+}
+
 static void watch(void)
 {
 	uint64_t cost[2][STEPS];
@@ -99,14 +106,14 @@ static void watch(void)
 	for (int i = 0; i < STEPS; i++)
 		for (int p = 0; p < 2; p++) {
 			cost[p][i] = player_ask(&player[p], (unsigned char)(i + 1));
-			model[p][i % 2] += cost[p][i];
+			count(p, i, cost[p][i]);
 			compare(i);
 		}
 	for (int n = 0; n < STEPS; n++)
 		for (int p = 0; p < 2; p++) {
 			int i = (n * 7 + 3 * p) % STEPS; /* another order than that of taking */
 			player_ask(&player[p], (unsigned char)(STEPS + i + 1));
-			model[p][i % 2] -= cost[p][i];
+			count(p, i, -cost[p][i]);
 			compare(STEPS + n);
 		}
 	for (int p = 0; p < 2; p++)

@@ -81,9 +81,53 @@ static void *churn(void *argument)
 	return NULL;
 }
 
+/* Ranges are whatever a program says: an answer comes at once, and nothing changes. */
+static void senseless_ranges(void)
+{
+	const uint64_t start[] = {0, GRANULE, 1, UINT64_C(1) << 46, UINT64_MAX, UINT64_MAX - GRANULE + 1};
+	const size_t size[] = {0, 1, GIB, (size_t)1 << 46, (size_t)1 << 62, SIZE_MAX - GRANULE + 1, SIZE_MAX};
+	for (unsigned i = 0; i < sizeof(start) / sizeof(*start); i++)
+		for (unsigned k = 0; k < sizeof(size) / sizeof(*size); k++)
+			CHECK(cuMemUnmap(start[i], size[k]) != CUDA_SUCCESS, "%lx, %zu bytes were unmapped",
+			      (unsigned long)start[i], size[k]);
+}
+
+/* A range over several mappings, and more of it than there are mappings. */
+static void many_in_a_range(void)
+{
+	CUmemAllocationProp prop = on_device();
+	const size_t all = 2048 * GRANULE;
+	CUdeviceptr va;
+	OK(cuMemAddressReserve(&va, all, 0, 0, 0));
+	uint64_t before = used();
+	CUmemGenericAllocationHandle h;
+	OK(cuMemCreate(&h, GRANULE, &prop, 0));
+	for (size_t at = 0; at < all; at += GRANULE)
+		OK(cuMemMap(va + at, GRANULE, 0, h, 0));
+	OK(cuMemRelease(h));
+	expect(before + GRANULE, "mapped 2,048 times and released");
+	CHECK(cuMemUnmap(va, all + GRANULE) != CUDA_SUCCESS, "more than was mapped");
+	expect(before + GRANULE, "still mapped");
+	OK(cuMemUnmap(va, all));
+	expect(before, "unmapped");
+	OK(cuMemAddressFree(va, all));
+}
+
+/* What may be moved to a device is not metered wherever it is said to lie. */
+static void managed_is_refused(void)
+{
+	CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_MANAGED};
+	CUmemGenericAllocationHandle h;
+	prop.location.type = CU_MEM_LOCATION_TYPE_HOST;
+	IS(cuMemCreate(&h, GRANULE, &prop, 0), CUDA_ERROR_NOT_SUPPORTED);
+}
+
 int main(void)
 {
 	CUcontext context = start(0);
+	senseless_ranges();
+	many_in_a_range();
+	managed_is_refused();
 	lifetimes();
 	uint64_t before = used();
 	CHECK(before == 3 * GIB, "three handles are left: charged %lu", (unsigned long)before);
