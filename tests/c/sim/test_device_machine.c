@@ -1,6 +1,8 @@
 /* The machine file: made once by whoever comes first, also when many come at once or a maker died half-way; refused
  * with an error, never a crash, where it is foreign, corrupt, of another layout or not ours; kept away from forged
  * directories; left alone by umask. */
+#include <stddef.h>
+
 #include "memory_test.h"
 
 static const char *machine_path(void)
@@ -88,9 +90,14 @@ static void bad_files(void)
 /* A machine whose card does not say that it is simulated: a program could take it for hardware. */
 static void not_simulated(int unused)
 {
+	const char name[96] = "NVIDIA H100 80GB HBM3";
+
 	(void)unused;
-	GIVES(CUDA_SUCCESS, cuInit(0));
-	snprintf(the_machine()->model[0].name, sizeof the_machine()->model[0].name, "NVIDIA H100 80GB HBM3");
+	OK(cuInit(0));
+	int fd = open(machine_path(), O_RDWR | O_CLOEXEC);
+	CHECK(fd >= 0 && pwrite(fd, name, sizeof name, offsetof(struct sim_machine, model[0].name)) == sizeof name,
+	      "write %s", machine_path());
+	close(fd);
 }
 
 static void no_such_profile(int unused)
