@@ -133,8 +133,9 @@ int vgpu_ledger_setup_lock(struct vgpu_ledger *ledger)
 	while (fd >= 0) {
 		if (vgpu_byte_lock(fd, PTG_LOCK_SETUP) == 0)
 			return 0;
-		/* The kernel frees a dead holder's lock; only a stopped one makes us give up. */
-		if (vgpu_now_ns() >= until)
+		/* The kernel frees a dead holder's lock; only a stopped one makes us give up, or a system that has no such
+		 * locks or does not let us have them. */
+		if ((errno != EAGAIN && errno != EACCES) || vgpu_now_ns() >= until)
 			break;
 		vgpu_pause_ns(SETUP_PAUSE_NS);
 	}
@@ -224,7 +225,7 @@ static int make_whole(struct vgpu_ledger *ledger, char reason[VGPU_REASON_MAX])
 		return refuse(reason, "ledger %.200s cannot be read: %s", ledger->path, strerror(errno));
 	if (magic == 0) {
 		if (vgpu_ledger_setup_lock(ledger) != 0)
-			return refuse(reason, "ledger %.200s: its set-up lock was not to be had in 5 s", ledger->path);
+			return refuse(reason, "ledger %.200s: its set-up lock is held for more than 5 s, or locks are not allowed", ledger->path);
 		result = initialise(ledger->fd);
 		int error = errno;
 		vgpu_ledger_setup_unlock(ledger);
@@ -394,7 +395,7 @@ int vgpu_ledger_claim_policy(struct vgpu_ledger *ledger, const struct ptg_policy
 	for (uint32_t i = 0; i < policy->ndev; i++) {
 		int index = vgpu_ledger_claim_device(ledger, policy->device[i].uuid);
 		if (index == -2)
-			return refuse(reason, "ledger %.200s: its set-up lock was not to be had in 5 s", ledger->path);
+			return refuse(reason, "ledger %.200s: its set-up lock is held for more than 5 s, or locks are not allowed", ledger->path);
 		if (index != (int)i)
 			return refuse(reason, "ledger %.200s counts device %u as %.63s, the policy as %.63s; it belongs to another grant",
 				      ledger->path, i, map->uuid[i], policy->device[i].uuid);

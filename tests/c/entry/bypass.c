@@ -1,7 +1,8 @@
 /* Ways past a preloaded library, each with its expected outcome written down, so that what SECURITY says and what
  * happens cannot drift apart. "bypass" rows are what only the host can see (the agent compares NVML with the ledger).
  *
- * bypass LIBRARY; `bypass owner` prints whose cuMemAlloc_v2 the runtime library's way of looking it up gives. */
+ * bypass LIBRARY [STATIC PROGRAM]; `bypass owner` prints whose cuMemAlloc_v2 the runtime library's way of looking it up
+ * gives. */
 #include "entry_test.h"
 
 #include <sys/auxv.h>
@@ -10,8 +11,9 @@ enum outcome { HOOKED, BYPASS };
 
 static void expect(const char *way, const char *owner, enum outcome outcome)
 {
-	const char *expected = outcome == HOOKED ? "libvgpu.so" : "libcuda.so.1";
-	CHECK(strcmp(owner, expected) == 0, "%s: cuMemAlloc_v2 is of %s, documented is %s", way, owner, expected);
+	const char *expected = outcome == HOOKED ? "libvgpu.so" : "not libvgpu.so";
+	CHECK((strcmp(owner, "libvgpu.so") == 0) == (outcome == HOOKED), "%s: cuMemAlloc_v2 is of %s, documented is %s",
+	      way, owner, expected);
 	NOTE("%-60s %s", way, outcome == HOOKED ? "hooked" : "bypass (as documented)");
 }
 
@@ -33,6 +35,31 @@ static const char *owner_there(const char *command)
 	return line;
 }
 
+/* A copy of the driver under another file name, with this soname; its own name where that is NULL. */
+static void *copy_of_driver(const char *name, const char *soname)
+{
+	char path[512], *bytes;
+	Dl_info info;
+	long size;
+	CHECK(dladdr(driver_own(dlopen("libcuda.so.1", RTLD_NOW), "cuInit"), &info), "where is the driver?");
+	FILE *file = fopen(info.dli_fname, "rbe");
+	CHECK(file && fseek(file, 0, SEEK_END) == 0 && (size = ftell(file)) > 0, "%s cannot be read", info.dli_fname);
+	rewind(file);
+	bytes = malloc((size_t)size);
+	CHECK(bytes && fread(bytes, 1, (size_t)size, file) == (size_t)size, "%s cannot be read", info.dli_fname);
+	fclose(file);
+	for (char *at = bytes; soname && (at = memmem(at, (size_t)(bytes + size - at), "libcuda.so.1", 13)) != NULL;
+	     at++)
+		memcpy(at, soname, 13);
+	snprintf(path, sizeof path, "%s/%s", getenv("TEST_SCRATCH"), name);
+	file = fopen(path, "wbe");
+	CHECK(file && fwrite(bytes, 1, (size_t)size, file) == (size_t)size && fclose(file) == 0, "%s", path);
+	free(bytes);
+	void *copy = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+	CHECK(copy, "%s", dlerror());
+	return copy;
+}
+
 static const char *loader(void)
 {
 	Dl_info info;
@@ -42,7 +69,7 @@ static const char *loader(void)
 
 int main(int argc, char **argv)
 {
-	CHECK(argc == 2, "usage: bypass LIBRARY|owner");
+	CHECK(argc >= 2, "usage: bypass LIBRARY [STATIC PROGRAM] | owner");
 	if (strcmp(argv[1], "owner") == 0) {
 		puts(owner_here());
 		return 0;
@@ -66,5 +93,12 @@ int main(int argc, char **argv)
 
 	void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
 	expect("reading the driver's symbol table", owner_of(driver_own(driver, "cuMemAlloc_v2")), BYPASS);
+	expect("a copy of the driver under another file name",
+	       owner_of(dlsym(copy_of_driver("other.so", NULL), "cuMemAlloc_v2")), HOOKED);
+	void *renamed = copy_of_driver("renamed.so", "libcudb.so.1");
+	expect("a copy of the driver with its soname changed", owner_of(dlsym(renamed, "cuMemAlloc_v2")), BYPASS);
+
+	if (argc > 2)
+		expect("a statically linked program", owner_there(argv[2]), BYPASS);
 	return 0;
 }
