@@ -4,6 +4,7 @@ a driver; `doctor` names each fault's remedy and fails; `sim` shows, makes and d
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -165,3 +166,68 @@ def test_a_wrong_use_is_one_line_that_names_the_help(machine, arguments):
 def test_each_command_fits_its_line_of_help(machine):
     for arguments in ((), ("sim",), ("sim", "fault")):
         assert "..." not in machine.partage(*arguments, "--help", COLUMNS="80").stdout.partition("Commands:")[2]
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("partage res", ["resize"]),
+        ("partage sim fault l", ["list", "lose"]),
+        ("partage run --class b", ["burst", "best-effort"]),
+        ("partage run --memory 4x --sim v1", ["v100"]),
+        ("partage sim create rtx", ["rtx4090"]),
+        ("partage resize p", []),
+    ],
+)
+def test_bash_offers_what_fits(machine, tmp_path, words, offered):
+    parts = words.split()
+    script = machine.partage("completion", "bash").stdout
+    call = f"COMP_WORDS=({words}); COMP_CWORD={len(parts) - 1}; _partage_completion partage; echo ${{COMPREPLY[@]}}"
+    (tmp_path / "partage").write_text(f'#!/bin/sh\nexec {sys.executable} -m partage "$@"\n')
+    (tmp_path / "partage").chmod(0o755)
+    environment = machine.environment | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    command = ["bash", "--norc", "-c", f"{script}\n{call}"]
+    result = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert (result.stdout.split(), result.stderr) == (offered, "")
+
+
+def test_bash_offers_the_shares_in_use(machine):
+    machine.start("--memory", "1Gi")
+    asked = {"_PARTAGE_COMPLETE": "bash_complete", "COMP_WORDS": "partage resize py", "COMP_CWORD": "2"}
+    assert machine.partage(**asked).stdout == f"plain,{machine.hand_overs()[0]}\n"
+
+
+def test_a_lost_device_is_named_and_the_others_go_on(make_machine):
+    machine = make_machine("zero2")
+    assert machine.partage("sim", "create", "zero2").returncode == 0
+    assert machine.partage("sim", "fault", "lose", "0").returncode == 0
+    assert machine.partage("run", "--memory", "1Gi", "--device", "1", "true").returncode == 0
+    refused = machine.partage("run", "--memory", "1Gi", "true")
+    assert (refused.returncode, "there are: 1 = GPU-" in refused.stderr) == (2, True)
+    shown = json.loads(machine.partage("top", "--json").stdout)
+    assert [device["index"] for device in shown["devices"]] == [1]
+    assert "partage sim fault restore 0" in shown["notes"][0]
+    found = machine.partage("doctor")
+    assert (found.returncode, "FAULT device 0" in found.stdout) == (1, True)
+    assert machine.partage("sim", "fault", "restore", "0").returncode == 0
+    assert machine.partage("run", "--memory", "1Gi", "true").returncode == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("create", "zero", "--replace", "--seed", "9" * 30),
+        ("fault", "xid", "0", "9" * 30),
+        ("fault", "slow-context", "0", "9" * 30),
+        ("fault", "call", "cuInit", "9" * 30),
+        ("fault", "call", "cuInit", "3", "--count", "9" * 30),
+        ("fault", "call", "cuInit", "3", "--device", "9" * 30),
+        ("fault", "lose", "9" * 30),
+        ("fault", "clear", "9" * 30),
+    ],
+)
+def test_absurd_numbers_are_refused(machine, arguments):
+    assert machine.partage("sim", "create", "zero").returncode == 0
+    result = machine.partage("sim", *arguments)
+    assert result.returncode in {2, 5}
+    assert len(result.stderr.splitlines()) == 1

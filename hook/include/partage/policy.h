@@ -43,7 +43,8 @@
 struct ptg_policy_device {
 	char uuid[PTG_UUID_SIZE];
 	uint64_t memory;   /* bytes: the hard limit, > 0 */
-	int64_t overhead; /* bytes: the watcher's correction; used = max(0, ledger + overhead) */
+	int64_t overhead; /* bytes: the watcher's correction, written >= 0 (less would outlive what it corrects and lift the
+	                   * limit); used = max(0, ledger + overhead) */
 	uint64_t physical; /* bytes of the whole card */
 	uint32_t cores;    /* permille of the device's time that is guaranteed */
 	uint32_t ceiling;  /* permille, 1-1000 */

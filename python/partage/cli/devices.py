@@ -9,15 +9,15 @@ from partage.run.nvml import Nvml
 from partage.sim.machine import machine_path
 
 if TYPE_CHECKING:
-    from partage.model import Device
+    from partage.model import Device, DeviceError
 
 
-def devices_of_machine() -> list[Device]:
-    """Return all devices; an empty list where there is neither a real driver nor a simulated machine.
+def devices_of_machine() -> tuple[list[Device], tuple[DeviceError, ...]]:
+    """Return the devices, and why some do not answer; none where there is neither a driver nor a simulated machine.
 
     Raises DeviceError where there should be devices and NVML does not answer.
     """
     if not libraries.real_driver() and not machine_path().exists():
-        return []
+        return [], ()
     with Nvml(libraries.driver_directory(simulate=False)) as nvml:
-        return nvml.devices()
+        return nvml.devices(), nvml.faults

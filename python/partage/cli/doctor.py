@@ -121,7 +121,8 @@ def check_driver() -> Iterator[Finding]:
     yield Finding(Verdict.GOOD, "driver libraries", f"{version} from {where}")
     for device in devices:
         yield Finding(Verdict.GOOD, f"device {device.index}", f"{device.name} {device.uuid}")
-    if not devices:
+    yield from map(fault_of, nvml.faults)
+    if not devices and not nvml.faults:
         yield Finding(Verdict.FAULT, "devices", "none", "check the card and its driver with `nvidia-smi -L`")
 
 

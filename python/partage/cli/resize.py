@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from partage.cli import completed
 from partage.cli.devices import devices_of_machine
 from partage.cli.types import CORES, MEMORY
 from partage.model import Device, LedgerError, PolicyError, UsageError, format_cores, format_memory, pick
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command(short_help="Change a share while its program runs.")
-@click.argument("name")
+@click.argument("name", shell_complete=completed.hand_overs)
 @click.option("--memory", "-m", type=MEMORY, help="New memory limit, e.g. 12Gi.")
 @click.option("--cores", "-c", type=CORES, help="New part of the device's time, e.g. 60%.")
 @click.option("--device", "-d", help="Index or UUID; needed where the share has several devices.")
@@ -66,7 +67,7 @@ def _chosen(entry: HandOver, wanted: str | None) -> PolicyDevice:
 
 def _changed(entry: HandOver, uuid: str, memory: int | None, cores: int | None) -> PolicyDevice:
     """Write the new policy under the registry's lock and return the device's new values."""
-    cards = {card.uuid: card for card in devices_of_machine()}
+    cards = {card.uuid: card for card in devices_of_machine()[0]}
     root = entry.path.parent
 
     def change(policy: Policy) -> Policy:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from partage.cli import completed
 from partage.cli.types import CORES, MEMORY, PRIORITY
 from partage.model import ShareClass, Wish
 from partage.run.runner import Request
@@ -32,10 +33,19 @@ def split_devices(_: click.Context, __: click.Parameter, given: tuple[str, ...])
 )
 @click.option("--memory", "-m", type=MEMORY, required=True, help="Memory per device, e.g. 24Gi. A hard limit.")
 @click.option("--cores", "-c", type=CORES, help="Part of the device's time, e.g. 30%.")
-@click.option("--class", "share_class", type=CLASSES, help="Default: fixed with --cores, burst without.")
+@click.option("--class", "share_class", type=CLASSES, help="Default: fixed with --cores; burst without.")
 @click.option("--priority", "-p", type=PRIORITY, default="P1", show_default=True, help="P0 (first), P1 or P2.")
-@click.option("--sim", help="Profile of the simulated machine to use, see `partage sim list`.")
-@click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED, metavar="[--] PROGRAM [ARGUMENT]...")
+@click.option(
+    "--sim", shell_complete=completed.profiles, help="Profile of the simulated machine to use, see `partage sim list`."
+)
+@click.argument(
+    "program",
+    nargs=-1,
+    required=True,
+    type=click.UNPROCESSED,
+    shell_complete=completed.program,
+    metavar="[--] PROGRAM [ARGUMENT]...",
+)
 def run(  # noqa: PLR0913 -- one parameter an option
     *,
     devices: tuple[str, ...],

@@ -10,6 +10,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from partage.cli import completed
 from partage.model import UsageError, format_memory
 from partage.sim import faults, machine, profiles, state
 
@@ -66,9 +67,9 @@ def show(*, as_json: bool) -> None:
 
 
 @sim.command(short_help="Make the machine of this user.")
-@click.argument("profile")
+@click.argument("profile", shell_complete=completed.profiles)
 @click.option("--replace", is_flag=True, help="Replace the machine there is, if no program uses it.")
-@click.option("--seed", type=click.IntRange(min=0), help="Other UUIDs and serial numbers for the same profile.")
+@click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="Other UUIDs and serial numbers for the same profile.")
 def create(profile: str, *, replace: bool, seed: int | None) -> None:
     """Make the machine of this user from PROFILE: a name, or the path of a TOML file."""
     click.echo(machine.create(_profile(profile), seed=seed, replace=replace))
@@ -82,8 +83,12 @@ def fault() -> None:
 @fault.command(short_help="Let a call fail with a code.")
 @click.argument("call")
 @click.argument("code")
-@click.option("--after", type=click.IntRange(min=0), default=0, show_default=True, help="Calls that succeed first.")
-@click.option("--count", type=click.IntRange(min=0), default=1, show_default=True, help="Calls that fail; 0: for ever.")
+@click.option(
+    "--after", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Calls that succeed first."
+)
+@click.option(
+    "--count", type=click.IntRange(0, 2**63 - 1), default=1, show_default=True, help="Calls that fail; 0: for ever."
+)
 @click.option("--device", type=int, help="Only calls on this device.")
 def call(call: str, code: str, *, after: int, count: int, device: int | None) -> None:
     """Let CALL fail with CODE, e.g. `cuMemAlloc_v2 CUDA_ERROR_OUT_OF_MEMORY`."""
@@ -102,7 +107,7 @@ def drop(symbol: str) -> None:
 
 @fault.command()
 @click.argument("device", type=int)
-@click.argument("number", type=int)
+@click.argument("number", type=click.IntRange(1, 65535))
 def xid(device: int, number: int) -> None:
     """Report XID NUMBER on DEVICE."""
     with machine.Machine() as there:
@@ -130,7 +135,7 @@ def restore(device: int) -> None:
 
 @fault.command("slow-context")
 @click.argument("device", type=int)
-@click.argument("milliseconds", type=click.IntRange(min=0))
+@click.argument("milliseconds", type=click.IntRange(0, 600_000))
 def slow_context(device: int, milliseconds: int) -> None:
     """Let making a context on DEVICE take MILLISECONDS."""
     with machine.Machine() as there:

@@ -75,7 +75,8 @@ def look() -> View:
     notes: list[str] = []
     devices: list[Device] = []
     try:
-        devices = devices_of_machine()
+        devices, faults = devices_of_machine()
+        notes += map(str, faults)
     except PartageError as error:
         notes.append(str(error))
     rows: list[ShareRow] = []

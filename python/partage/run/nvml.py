@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 _STEP: Final = "run `partage doctor`; it looks at driver, libraries and permissions"
 
 
+_REVIVE: Final = "reset it (`nvidia-smi -r -i {index}`); a simulated one: `partage sim fault restore {index}`"
+
+
 def _text(value: str | bytes) -> str:
     return value if isinstance(value, str) else value.decode("utf-8", "replace")
 
@@ -36,6 +39,7 @@ class Nvml:
         with _translated("NVML"):
             pynvml.nvmlInit()
         self._handles: dict[str, Any] = {}
+        self.faults: tuple[DeviceError, ...] = ()
 
     def close(self) -> None:
         """Give NVML back."""
@@ -54,9 +58,22 @@ class Nvml:
             return _text(pynvml.nvmlSystemGetDriverVersion())
 
     def devices(self) -> list[Device]:
-        """Return all devices, memory in bytes."""
+        """Return the devices that answer, memory in bytes; why the others do not is in `faults` then.
+
+        One card that fell off the bus is no reason to do without the others.
+        """
         with _translated("NVML"):
-            return [self._device(index) for index in range(pynvml.nvmlDeviceGetCount())]
+            count = pynvml.nvmlDeviceGetCount()
+        found: list[Device] = []
+        faults: list[DeviceError] = []
+        for index in range(count):
+            try:
+                with _translated(f"device {index}", _REVIVE.format(index=index)):
+                    found.append(self._device(index))
+            except DeviceError as error:
+                faults.append(error)
+        self.faults = tuple(faults)
+        return found
 
     def _device(self, index: int) -> Device:
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
@@ -90,8 +107,8 @@ def _memory(handle: Any) -> tuple[int, int, int]:
 
 
 @contextlib.contextmanager
-def _translated(subject: str) -> Iterator[None]:
+def _translated(subject: str, step: str = _STEP) -> Iterator[None]:
     try:
         yield
     except pynvml.NVMLError as error:
-        raise DeviceError(subject, f"NVML says: {error}", "devices are read through NVML", _STEP) from error
+        raise DeviceError(subject, f"NVML says: {error}", "devices are read through NVML", step) from error

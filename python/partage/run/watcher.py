@@ -191,14 +191,15 @@ class Watcher:
         if self._nvml is None or not self._processes:
             return
         before = self._ledger.read()
-        try:
-            seen = {device.uuid: self._nvml.processes(device.uuid) for device in before.devices}
-        except DeviceError as error:
-            log.debug("overhead not corrected", error=str(error))
-            return
+        seen: dict[str, dict[int, int]] = {}
+        for device in before.devices:
+            try:
+                seen[device.uuid] = self._nvml.processes(device.uuid)
+            except DeviceError as error:
+                log.debug("overhead not corrected", error=str(error))
         after = self._ledger.read()
-        for index, device in enumerate(before.devices):
-            if after.devices[index].word == device.word:
+        for index, (device, now) in enumerate(zip(before.devices, after.devices, strict=False)):
+            if device.uuid in seen and now.word == device.word:
                 self._correct_device(before, index, seen[device.uuid])
 
     def _correct_device(self, snapshot: Ledger, index: int, seen: dict[int, int]) -> None:
