@@ -225,7 +225,9 @@ static int make_whole(struct vgpu_ledger *ledger, char reason[VGPU_REASON_MAX])
 		return refuse(reason, "ledger %.200s cannot be read: %s", ledger->path, strerror(errno));
 	if (magic == 0) {
 		if (vgpu_ledger_setup_lock(ledger) != 0)
-			return refuse(reason, "ledger %.200s: its set-up lock is held for more than 5 s, or locks are not allowed", ledger->path);
+			return refuse(reason,
+				      "ledger %.200s: its set-up lock is held for more than 5 s, or locks are not allowed",
+				      ledger->path);
 		result = initialise(ledger->fd);
 		int error = errno;
 		vgpu_ledger_setup_unlock(ledger);
@@ -395,7 +397,9 @@ int vgpu_ledger_claim_policy(struct vgpu_ledger *ledger, const struct ptg_policy
 	for (uint32_t i = 0; i < policy->ndev; i++) {
 		int index = vgpu_ledger_claim_device(ledger, policy->device[i].uuid);
 		if (index == -2)
-			return refuse(reason, "ledger %.200s: its set-up lock is held for more than 5 s, or locks are not allowed", ledger->path);
+			return refuse(reason,
+				      "ledger %.200s: its set-up lock is held for more than 5 s, or locks are not allowed",
+				      ledger->path);
 		if (index != (int)i)
 			return refuse(reason, "ledger %.200s counts device %u as %.63s, the policy as %.63s; it belongs to another grant",
 				      ledger->path, i, map->uuid[i], policy->device[i].uuid);
