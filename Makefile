@@ -51,14 +51,20 @@ $(VENV)/.lint: $(VENV)/.base
 	$(call install,lint test)
 
 # ---- build ------------------------------------------------------------------------------------------------------------------
-build: $(VENV)/.base
-	@$(BIN)/python hook/gen/headers.py build/headers
-	@test -f $(BUILD)/build.ninja || $(CMAKE) -S . -B $(BUILD) > $(BUILD)-configure.log 2>&1 || { cat $(BUILD)-configure.log; exit 1; }
-	@rm -f $(BUILD)-configure.log
-	@$(BIN)/cmake --build $(BUILD) -j $(JOBS) -- --quiet
-	@tools/link-python $(VENV) $(BUILD)
+# $(call compile,TARGET...): all targets where none is named
+define compile
+@$(BIN)/python hook/gen/headers.py build/headers
+@test -f $(BUILD)/build.ninja || $(CMAKE) -S . -B $(BUILD) > $(BUILD)-configure.log 2>&1 || { cat $(BUILD)-configure.log; exit 1; }
+@rm -f $(BUILD)-configure.log
+@$(BIN)/cmake --build $(BUILD) -j $(JOBS) $(addprefix --target ,$(1)) -- --quiet
+@tools/link-python $(VENV) $(BUILD)
+endef
 
-demo: build $(VENV)/.demo
+build: $(VENV)/.base
+	$(call compile)
+
+demo: $(VENV)/.demo
+	$(call compile,vgpu cuda_sim nvml_sim abi)
 	$(BIN)/partage demo
 
 # ---- tests --------------------------------------------------------------------------------------------------------------------
