@@ -20,7 +20,7 @@ from pathlib import Path
 
 
 def commands(build: Path) -> dict[Path, dict[str, str]]:
-    """The first compile command of each source; the libraries come before the tests that compile a source again."""
+    """Find the first compile command of each source; the libraries come before the tests that compile a source again."""
     first: dict[Path, dict[str, str]] = {}
     for entry in json.loads((build / "compile_commands.json").read_text()):
         first.setdefault(Path(entry["directory"], entry["file"]).resolve(), entry)
@@ -41,7 +41,7 @@ def inputs(entry: dict[str, str]) -> list[Path]:
 
 
 def key(entry: dict[str, str], settings: bytes) -> str:
-    """What the answer for one source depends on, as one name."""
+    """Name what the answer for one source depends on."""
     digest = hashlib.sha256(settings + entry["command"].encode())
     for path in inputs(entry):
         digest.update(hashlib.sha256(path.read_bytes()).digest())
@@ -49,6 +49,7 @@ def key(entry: dict[str, str], settings: bytes) -> str:
 
 
 def remember(cache: Path, name: str) -> None:
+    """Note that a source was clean; a cache that cannot be written is no error."""
     try:
         cache.mkdir(parents=True, exist_ok=True)
         (cache / name).touch()
@@ -56,23 +57,28 @@ def remember(cache: Path, name: str) -> None:
         pass  # a home that cannot be written: the next run looks again
 
 
-def look(tidy: str, database: str, source: Path, entry: dict[str, str], settings: bytes, cache: Path) -> str:
+def look(tidy: str, database: str, source: Path, entry: dict[str, str], settings: bytes, cache: Path) -> str:  # noqa: PLR0913, PLR0917
     """Empty if the source is clean, otherwise what clang-tidy said."""
     name = key(entry, settings)
     if (cache / name).exists():
         return ""
     done = subprocess.run(
-        [tidy, "-p", database, "--quiet", "--warnings-as-errors=*", str(source)], capture_output=True, text=True
+        [tidy, "-p", database, "--quiet", "--warnings-as-errors=*", str(source)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode:
         # What it says about itself (warnings counted, headers suppressed) drowns what was found.
         said = re.sub(r"(?m)^(\d+ warnings?.*generated\.|Suppressed .*|Use -header-filter.*)\n", "", done.stderr)
         return done.stdout + said
-    remember(cache, name)
+    if key(entry, settings) == name:  # not so where something was edited meanwhile
+        remember(cache, name)
     return ""
 
 
 def main(tidy: str, build: Path, sources: list[Path]) -> int:
+    """Check each source; 1 where one has a finding, 2 where one is not compiled."""
     known = commands(build)
     unknown = [source for source in sources if source.resolve() not in known]
     if unknown:
@@ -89,9 +95,12 @@ def main(tidy: str, build: Path, sources: list[Path]) -> int:
                 pool.submit(look, tidy, database, source, entry, settings, cache)
                 for source, entry in zip(sources, entries, strict=True)
             ]
-            reports = [text for job in jobs if (text := job.result())]
-    print("".join(reports), end="")
-    return 1 if reports else 0
+            failed = False
+            for job in jobs:
+                text = job.result()
+                print(text, end="", flush=True)
+                failed = failed or bool(text)
+    return int(failed)
 
 
 if __name__ == "__main__":

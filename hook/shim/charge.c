@@ -54,7 +54,7 @@ CUdevice vgpu_current_device(CUresult *error)
 	static CUresult (*get_device)(CUdevice *);
 	CUresult (*get)(CUdevice *) = __atomic_load_n(&get_device, __ATOMIC_RELAXED);
 	if (!get) {
-		get = (CUresult(*)(CUdevice *))vgpu_real_cuda("cuCtxGetDevice");
+		get = (CUresult (*)(CUdevice *))vgpu_real_cuda("cuCtxGetDevice");
 		__atomic_store_n(&get_device, get, __ATOMIC_RELAXED);
 	}
 	CUdevice device = -1;
@@ -85,7 +85,7 @@ static void note_refusal(struct vgpu_state *s, int index, uint64_t bytes)
 {
 	if (index < 0) {
 		vgpu_log(VGPU_LOG_WARNING, "refused %llu bytes: the device is not granted to this container",
-			 (unsigned long long)bytes);
+		         (unsigned long long)bytes);
 		return;
 	}
 	if (s->slot != VGPU_NO_SLOT) {
@@ -94,13 +94,14 @@ static void note_refusal(struct vgpu_state *s, int index, uint64_t bytes)
 	}
 	const struct ptg_policy_device *device = &s->policy.device[index];
 	if (s->mode != VGPU_LIMITED)
-		vgpu_log(VGPU_LOG_WARNING, "refused %llu bytes on %s: %s", (unsigned long long)bytes, device->uuid, s->reason);
+		vgpu_log(VGPU_LOG_WARNING, "refused %llu bytes on %s: %s", (unsigned long long)bytes, device->uuid,
+		         s->reason);
 	else
 		vgpu_log(VGPU_LOG_WARNING,
-			 "refused %llu bytes on %s: %llu of %llu are used; free some, or ask for a larger share",
-			 (unsigned long long)bytes, device->uuid,
-			 (unsigned long long)ptg_used_bytes(used_units(s, index), device->overhead),
-			 (unsigned long long)device->memory);
+		         "refused %llu bytes on %s: %llu of %llu are used; free some, or ask for a larger share",
+		         (unsigned long long)bytes, device->uuid,
+		         (unsigned long long)ptg_used_bytes(used_units(s, index), device->overhead),
+		         (unsigned long long)device->memory);
 }
 
 /* The device's index is known, the lock is ours: does what is asked fit, then it is charged. */
@@ -297,7 +298,8 @@ uint64_t vgpu_used_index(int index)
 	return s ? look(s, index).used : 0;
 }
 
-static void view(const struct answer *a, uint64_t physical_total, uint64_t physical_free, uint64_t *total, uint64_t *free)
+static void view(const struct answer *a, uint64_t physical_total, uint64_t physical_free, uint64_t *total,
+                 uint64_t *free)
 {
 	bool beyond = a->oversubscribed && a->limit != UINT64_MAX;
 	*total = a->limit < physical_total || beyond ? a->limit : physical_total;

@@ -18,20 +18,21 @@
 #include "shim.h"
 
 #define VGPU_ORDINALS_MAX 64 /* devices of one machine that we can tell apart */
-#define VGPU_PATH_MAX 512
-#define VGPU_REASON_MAX 384
+#define VGPU_PATH_MAX     512
+#define VGPU_REASON_MAX   384
 
 /* ---- units.c ------------------------------------------------------------------------------------------------------- */
 
-#define VGPU_SIZE_FORMS "bytes, or a whole number with k, m, g or t and optionally i or B: 4294967296, 4096m, 4g, 4Gi, 4GB"
+#define VGPU_SIZE_FORMS                                                                                                \
+	"bytes, or a whole number with k, m, g or t and optionally i or B: 4294967296, 4096m, 4g, 4Gi, 4GB"
 int vgpu_parse_size(const char *text, uint64_t *bytes); /* 0, or -1: not one of VGPU_SIZE_FORMS, or past 2^64 */
 bool vgpu_parse_true(const char *text);                 /* 1, t, true in the usual spellings; NULL is false */
 
 /* ---- env.c: what the environment asks for ---------------------------------------------------------------------------- */
 
 struct vgpu_env {
-	bool limited;     /* some limit is set */
-	bool numbered;    /* some limit names a device by number */
+	bool limited; /* some limit is set */
+	bool numbered; /* some limit names a device by number */
 	bool control_off; /* CUDA_DISABLE_CONTROL */
 	bool oversubscribe;
 	uint64_t all; /* bytes for every device that has no number of its own; 0 = none */
@@ -50,8 +51,8 @@ extern const char *vgpu_system_dir; /* "/run/partage"; the tests point it elsewh
 /* Where the policy was looked for. */
 enum vgpu_found {
 	VGPU_NO_POLICY, /* nobody named one */
-	VGPU_POLICY,    /* mapped; whether it is good says vgpu_policy_verify */
-	VGPU_UNUSABLE,  /* named, but cannot be mapped */
+	VGPU_POLICY, /* mapped; whether it is good says vgpu_policy_verify */
+	VGPU_UNUSABLE, /* named, but cannot be mapped */
 };
 enum vgpu_found vgpu_policy_find(char dir[VGPU_PATH_MAX], const struct ptg_policy **map, char reason[VGPU_REASON_MAX]);
 uint32_t vgpu_crc32c(const void *bytes, size_t count);
@@ -65,7 +66,7 @@ const struct ptg_turns *vgpu_turns_map(const char *dir); /* NULL where missing o
 struct vgpu_identity {
 	int32_t pid;
 	uint64_t start_time; /* 0: /proc does not say */
-	uint64_t pid_ns;     /* 0: likewise */
+	uint64_t pid_ns; /* 0: likewise */
 	char name[16];
 };
 void vgpu_identify(struct vgpu_identity *self);
@@ -83,19 +84,19 @@ int vgpu_stat(const char *path, struct stat *st, bool follow);
 int vgpu_fstat(int fd, struct stat *st);
 ssize_t vgpu_pread(int fd, void *to, size_t count, off_t at);
 void vgpu_futex_wake(uint32_t *word, int count);
-int vgpu_byte_lock(int fd, off_t byte);   /* OFD write lock, not waited for: 0, or -1 */
+int vgpu_byte_lock(int fd, off_t byte); /* OFD write lock, not waited for: 0, or -1 */
 void vgpu_byte_unlock(int fd, off_t byte);
-void *vgpu_private_pages(size_t bytes);   /* zero again in a fork's child; NULL without memory */
+void *vgpu_private_pages(size_t bytes); /* zero again in a fork's child; NULL without memory */
 void vgpu_at_fork(void (*child)(void));
 
 /* ---- ledger.c -------------------------------------------------------------------------------------------------------- */
 
 struct vgpu_ledger {
 	struct ptg_ledger *map; /* NULL: not open. A fork's child does not have the mapping. */
-	int fd;                 /* for locks held for a moment; the slot's own rides on the mapping. Checked before use. */
+	int fd; /* for locks held for a moment; the slot's own rides on the mapping. Checked before use. */
 	dev_t dev;
 	ino_t ino;
-	bool create;    /* made by whoever comes first */
+	bool create; /* made by whoever comes first */
 	bool removable; /* and removed by whoever leaves last */
 	char path[VGPU_PATH_MAX];
 };
@@ -116,8 +117,7 @@ int vgpu_ledger_standalone_path(struct vgpu_ledger *ledger, const struct vgpu_en
  * lock cannot be had. */
 int vgpu_ledger_claim_device(struct vgpu_ledger *ledger, const char *uuid);
 /* The first user writes the policy's devices, later ones compare: 0, or -1 with the reason. */
-int vgpu_ledger_claim_policy(struct vgpu_ledger *ledger, const struct ptg_policy *policy,
-			     char reason[VGPU_REASON_MAX]);
+int vgpu_ledger_claim_policy(struct vgpu_ledger *ledger, const struct ptg_policy *policy, char reason[VGPU_REASON_MAX]);
 
 /* ---- slot.c ---------------------------------------------------------------------------------------------------------- */
 
@@ -131,9 +131,9 @@ bool vgpu_slot_any_other(struct vgpu_ledger *ledger, uint32_t own); /* some othe
 /* ---- devices.c: ordinals of this process, numbers of the machine, UUIDs --------------------------------------------------- */
 
 struct vgpu_devices {
-	int count;                                     /* ordinals of this process */
-	char uuid[VGPU_ORDINALS_MAX][PTG_UUID_SIZE];   /* by ordinal */
-	int machine_count;                             /* -1: not known */
+	int count; /* ordinals of this process */
+	char uuid[VGPU_ORDINALS_MAX][PTG_UUID_SIZE]; /* by ordinal */
+	int machine_count; /* -1: not known */
 	char machine[VGPU_ORDINALS_MAX][PTG_UUID_SIZE]; /* by number in the machine (PCI order) */
 };
 /* Asks the driver; the caller holds no lock. The driver's own error where it is not ready. */
@@ -152,13 +152,13 @@ void vgpu_log(enum vgpu_level level, const char *format, ...) __attribute__((for
 
 struct vgpu_state {
 	uint32_t lock;
-	uint32_t stage;   /* enum below */
-	uint32_t mode;    /* enum vgpu_mode */
-	uint32_t seen;    /* sequence of the policy file that `policy` and `mode` answer to */
-	uint32_t mapped;  /* the ordinals below are known */
+	uint32_t stage; /* enum below */
+	uint32_t mode; /* enum vgpu_mode */
+	uint32_t seen; /* sequence of the policy file that `policy` and `mode` answer to */
+	uint32_t mapped; /* the ordinals below are known */
 	const uint32_t *seq; /* the policy file's sequence, or a word that never changes */
-	bool from_file;   /* a policy file is in force, not the environment */
-	uint32_t good;    /* `policy` holds a policy; its UUIDs no longer change where it is from the file */
+	bool from_file; /* a policy file is in force, not the environment */
+	uint32_t good; /* `policy` holds a policy; its UUIDs no longer change where it is from the file */
 	struct vgpu_env env;
 	struct ptg_policy policy; /* verified copy, or made from the environment */
 	const struct ptg_policy *file;
@@ -169,11 +169,11 @@ struct vgpu_state {
 	bool closed_for_good;
 	struct vgpu_devices devices;
 	int8_t index_of[VGPU_ORDINALS_MAX]; /* ordinal -> index in policy and ledger, or one below */
-	int8_t ordinal_of[PTG_DEVICES];     /* the reverse, -1 */
-	char reason[VGPU_REASON_MAX];       /* why closed */
+	int8_t ordinal_of[PTG_DEVICES]; /* the reverse, -1 */
+	char reason[VGPU_REASON_MAX]; /* why closed */
 };
 #define VGPU_NOT_GRANTED (-1)
-#define VGPU_NO_ROOM (-2) /* more limited devices than a ledger has lines for: refused */
+#define VGPU_NO_ROOM     (-2) /* more limited devices than a ledger has lines for: refused */
 
 enum { VGPU_STAGE_NEW, VGPU_STAGE_READY };
 
@@ -194,10 +194,11 @@ static inline bool vgpu_good(const struct vgpu_state *s)
 }
 
 /* These want s->lock held. */
-void vgpu_refresh(struct vgpu_state *s);             /* the policy file has changed */
-bool vgpu_ledger_ready(struct vgpu_state *s);        /* open and checked; else closed, with the reason */
+void vgpu_refresh(struct vgpu_state *s); /* the policy file has changed */
+bool vgpu_ledger_ready(struct vgpu_state *s); /* open and checked; else closed, with the reason */
 bool vgpu_slot_ready(struct vgpu_state *s);
-int vgpu_env_device(struct vgpu_state *s, const char *uuid); /* index of a device limited by the environment, or below 0 */
+int vgpu_env_device(struct vgpu_state *s,
+                    const char *uuid); /* index of a device limited by the environment, or below 0 */
 
 static inline bool vgpu_stale(const struct vgpu_state *s)
 {

@@ -34,19 +34,19 @@ static void format_uuid(const CUuuid *uuid, char text[PTG_UUID_SIZE])
 	char *at = text + snprintf(text, PTG_UUID_SIZE, "GPU-");
 	for (int i = 0; i < 16; i++)
 		at += sprintf(at, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "",
-			      (unsigned char)uuid->bytes[i]);
+		              (unsigned char)uuid->bytes[i]);
 }
 
 /* ---- the driver --------------------------------------------------------------------------------------------------------- */
 
 static CUresult gather_ordinals(struct vgpu_devices *devices)
 {
-	CUresult (*count)(int *) = (CUresult(*)(int *))vgpu_real_cuda("cuDeviceGetCount");
-	CUresult (*get)(CUdevice *, int) = (CUresult(*)(CUdevice *, int))vgpu_real_cuda("cuDeviceGet");
+	CUresult (*count)(int *) = (CUresult (*)(int *))vgpu_real_cuda("cuDeviceGetCount");
+	CUresult (*get)(CUdevice *, int) = (CUresult (*)(CUdevice *, int))vgpu_real_cuda("cuDeviceGet");
 	void *by_uuid = vgpu_real_cuda("cuDeviceGetUuid_v2");
 	if (!by_uuid)
 		by_uuid = vgpu_real_cuda("cuDeviceGetUuid");
-	CUresult (*uuid)(CUuuid *, CUdevice) = (CUresult(*)(CUuuid *, CUdevice))by_uuid;
+	CUresult (*uuid)(CUuuid *, CUdevice) = (CUresult (*)(CUuuid *, CUdevice))by_uuid;
 	if (!count || !get || !uuid)
 		return CUDA_ERROR_NOT_FOUND;
 	int n = 0;
@@ -67,7 +67,8 @@ static CUresult gather_ordinals(struct vgpu_devices *devices)
 /* All devices are visible: the machine's order is that of their addresses on the bus. */
 static int number_by_bus(struct vgpu_devices *devices)
 {
-	CUresult (*bus)(char *, int, CUdevice) = (CUresult(*)(char *, int, CUdevice))vgpu_real_cuda("cuDeviceGetPCIBusId");
+	CUresult (*bus)(char *, int, CUdevice) =
+	        (CUresult (*)(char *, int, CUdevice))vgpu_real_cuda("cuDeviceGetPCIBusId");
 	char address[VGPU_ORDINALS_MAX][32];
 	if (!bus)
 		return -1;
@@ -104,8 +105,7 @@ int vgpu_machine_gather(struct vgpu_devices *devices)
 	int (*init)(void) = (int (*)(void))vgpu_real_nvml("nvmlInit_v2");
 	int (*end)(void) = (int (*)(void))vgpu_real_nvml("nvmlShutdown");
 	int (*count)(unsigned *) = (int (*)(unsigned *))vgpu_real_nvml("nvmlDeviceGetCount_v2");
-	int (*handle)(unsigned, void **) =
-		(int (*)(unsigned, void **))vgpu_real_nvml("nvmlDeviceGetHandleByIndex_v2");
+	int (*handle)(unsigned, void **) = (int (*)(unsigned, void **))vgpu_real_nvml("nvmlDeviceGetHandleByIndex_v2");
 	int (*uuid)(void *, char *, unsigned) = (int (*)(void *, char *, unsigned))vgpu_real_nvml("nvmlDeviceGetUUID");
 	devices->machine_count = -1;
 	if (!init || !end || !count || !handle || !uuid || init() != NVML_SUCCESS_VALUE)

@@ -21,7 +21,7 @@
 #include <unistd.h>
 
 /* Nobody holds the set-up lock for a millisecond; what is waited for is a loaded machine, or a holder that was stopped. */
-#define SETUP_WAIT_NS UINT64_C(5000000000)
+#define SETUP_WAIT_NS  UINT64_C(5000000000)
 #define SETUP_PAUSE_NS UINT64_C(200000)
 /* Out of the way of programs that count on low numbers, and of select(). */
 #define HIGH_DESCRIPTOR 960
@@ -103,8 +103,8 @@ int vgpu_ledger_hold(struct vgpu_ledger *ledger, uint32_t slot)
 		return -1;
 	/* In place of the first mapping, at its address, for whoever reads it just now. Not inherited by a fork's child,
 	 * which would keep the lock after our death. */
-	if (vgpu_byte_lock(fd, slot) == 0 && mmap(ledger->map, sizeof *ledger->map, PROT_READ | PROT_WRITE,
-						   MAP_SHARED | MAP_FIXED, fd, 0) != MAP_FAILED)
+	if (vgpu_byte_lock(fd, slot) == 0 &&
+	    mmap(ledger->map, sizeof *ledger->map, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) != MAP_FAILED)
 		result = madvise(ledger->map, sizeof *ledger->map, MADV_DONTFORK);
 	int error = errno;
 	vgpu_close(fd);
@@ -115,8 +115,8 @@ int vgpu_ledger_hold(struct vgpu_ledger *ledger, uint32_t slot)
 void vgpu_ledger_let_go(struct vgpu_ledger *ledger)
 {
 	int fd = vgpu_ledger_fd(ledger);
-	if (fd >= 0 && mmap(ledger->map, sizeof *ledger->map, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) !=
-			       MAP_FAILED)
+	if (fd >= 0 &&
+	    mmap(ledger->map, sizeof *ledger->map, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) != MAP_FAILED)
 		madvise(ledger->map, sizeof *ledger->map, MADV_DONTFORK);
 }
 
@@ -206,8 +206,8 @@ static int check_header(const struct ptg_ledger *map, const char *path, char rea
 	if (__atomic_load_n(&map->magic, __ATOMIC_ACQUIRE) != PTG_LEDGER_MAGIC)
 		return refuse(reason, "%.200s is not a ledger; name another file or remove it", path);
 	if (map->layout != PTG_LEDGER_LAYOUT || map->size != sizeof *map || map->nslots != PTG_SLOTS)
-		return refuse(reason, "ledger %.200s has layout %u of %u bytes, this library needs layout %u of %zu", path,
-			      map->layout, map->size, PTG_LEDGER_LAYOUT, sizeof *map);
+		return refuse(reason, "ledger %.200s has layout %u of %u bytes, this library needs layout %u of %zu",
+		              path, map->layout, map->size, PTG_LEDGER_LAYOUT, sizeof *map);
 	if (__atomic_load_n(&map->ndev, __ATOMIC_ACQUIRE) > PTG_DEVICES)
 		return refuse(reason, "ledger %.200s counts %u devices, more than %u", path, map->ndev, PTG_DEVICES);
 	return 0;
@@ -225,9 +225,10 @@ static int make_whole(struct vgpu_ledger *ledger, char reason[VGPU_REASON_MAX])
 		return refuse(reason, "ledger %.200s cannot be read: %s", ledger->path, strerror(errno));
 	if (magic == 0) {
 		if (vgpu_ledger_setup_lock(ledger) != 0)
-			return refuse(reason,
-				      "ledger %.200s: its set-up lock is held for more than 5 s, or locks are not allowed",
-				      ledger->path);
+			return refuse(
+			        reason,
+			        "ledger %.200s: its set-up lock is held for more than 5 s, or locks are not allowed",
+			        ledger->path);
 		result = initialise(ledger->fd);
 		int error = errno;
 		vgpu_ledger_setup_unlock(ledger);
@@ -235,10 +236,10 @@ static int make_whole(struct vgpu_ledger *ledger, char reason[VGPU_REASON_MAX])
 	}
 	if (result == 0 && vgpu_fstat(ledger->fd, &st) == 0 && st.st_size < (off_t)sizeof(struct ptg_ledger))
 		return refuse(reason, "ledger %.200s has %lld bytes of %zu", ledger->path, (long long)st.st_size,
-			      sizeof(struct ptg_ledger));
+		              sizeof(struct ptg_ledger));
 	if (result != 0 || take_room(ledger->fd, &st) != 0)
 		return refuse(reason, "ledger %.200s: no room for %zu bytes: %s", ledger->path,
-			      sizeof(struct ptg_ledger), strerror(errno));
+		              sizeof(struct ptg_ledger), strerror(errno));
 	return 0;
 }
 
@@ -250,7 +251,7 @@ int vgpu_ledger_open(struct vgpu_ledger *ledger, char reason[VGPU_REASON_MAX])
 	ledger->fd = vgpu_open(AT_FDCWD, ledger->path, flags, 0600);
 	if (ledger->fd < 0)
 		return refuse(reason, "ledger %.200s cannot be opened for reading and writing: %s", ledger->path,
-			      strerror(errno));
+		              strerror(errno));
 	if (vgpu_fstat(ledger->fd, &st) != 0 || !S_ISREG(st.st_mode)) {
 		vgpu_close(ledger->fd);
 		ledger->fd = -1;
@@ -346,17 +347,18 @@ int vgpu_ledger_standalone_path(struct vgpu_ledger *ledger, const struct vgpu_en
 		return named_path(ledger, named, reason);
 	char dir[VGPU_PATH_MAX - 64];
 	const char *runtime = secure_getenv("XDG_RUNTIME_DIR");
-	bool found = runtime && *runtime == '/' &&
-		     snprintf(dir, sizeof dir, "%s/partage", runtime) < (int)sizeof dir && own_directory(dir);
+	bool found = runtime && *runtime == '/' && snprintf(dir, sizeof dir, "%s/partage", runtime) < (int)sizeof dir &&
+	             own_directory(dir);
 	if (!found) {
 		snprintf(dir, sizeof dir, "/tmp/partage-%u", (unsigned)geteuid());
 		if (!own_directory(dir))
-			return refuse(reason, "%s cannot hold the ledger, it must be a directory of mode 0700 of user %u: %s",
-				      dir, (unsigned)geteuid(), strerror(errno));
+			return refuse(reason,
+			              "%s cannot hold the ledger, it must be a directory of mode 0700 of user %u: %s",
+			              dir, (unsigned)geteuid(), strerror(errno));
 	}
 	ledger->removable = true;
 	snprintf(ledger->path, VGPU_PATH_MAX, "%s/ledger%d-%016llx", dir, PTG_LEDGER_LAYOUT,
-		 (unsigned long long)limit_set(env));
+	         (unsigned long long)limit_set(env));
 	return 0;
 }
 
@@ -397,12 +399,15 @@ int vgpu_ledger_claim_policy(struct vgpu_ledger *ledger, const struct ptg_policy
 	for (uint32_t i = 0; i < policy->ndev; i++) {
 		int index = vgpu_ledger_claim_device(ledger, policy->device[i].uuid);
 		if (index == -2)
-			return refuse(reason,
-				      "ledger %.200s: its set-up lock is held for more than 5 s, or locks are not allowed",
-				      ledger->path);
+			return refuse(
+			        reason,
+			        "ledger %.200s: its set-up lock is held for more than 5 s, or locks are not allowed",
+			        ledger->path);
 		if (index != (int)i)
-			return refuse(reason, "ledger %.200s counts device %u as %.63s, the policy as %.63s; it belongs to another grant",
-				      ledger->path, i, map->uuid[i], policy->device[i].uuid);
+			return refuse(reason,
+			              "ledger %.200s counts device %u as %.63s, the policy as %.63s; it belongs to "
+			              "another grant",
+			              ledger->path, i, map->uuid[i], policy->device[i].uuid);
 	}
 	return 0;
 }

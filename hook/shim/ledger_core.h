@@ -92,8 +92,8 @@ static inline bool ptg_fits(uint32_t used, uint32_t more, const struct ptg_bound
 
 /* Propose, commit and complete one change; the caller computed the new totals from `word` and `done`. False where
  * somebody else's change came first: `word` is then the present one. */
-static inline bool ptg_commit(struct ptg_ledger *ledger, unsigned device, unsigned slot, uint64_t *word,
-			      uint32_t used, uint32_t mine)
+static inline bool ptg_commit(struct ptg_ledger *ledger, unsigned device, unsigned slot, uint64_t *word, uint32_t used,
+                              uint32_t mine)
 {
 	struct ptg_slot_device *line = &ledger->slot[slot].device[device];
 	uint32_t seq = (ptg_word_seq(*word) + 1) & PTG_SEQ_MASK;
@@ -105,7 +105,7 @@ static inline bool ptg_commit(struct ptg_ledger *ledger, unsigned device, unsign
 	uint64_t next = ptg_word(mine, 0, seq);
 	__atomic_store_n(&line->next, next, __ATOMIC_RELEASE);
 	if (!__atomic_compare_exchange_n(&ledger->device[device].word, word, ptg_word(used, slot, seq), false,
-					 __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+	                                 __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
 		return false;
 	/* A plain store is enough: nobody but the slot's owner makes its later changes, and a helper stores the same. */
 	__atomic_store_n(&line->done, next, __ATOMIC_RELEASE);
@@ -115,7 +115,7 @@ static inline bool ptg_commit(struct ptg_ledger *ledger, unsigned device, unsign
 /* Add units on behalf of `slot`. With a bound: false, and nothing changed, where it does not fit. Without one the
  * totals saturate. */
 static inline bool ptg_add(struct ptg_ledger *ledger, unsigned device, unsigned slot, uint32_t units,
-			   const struct ptg_bound *bound)
+                           const struct ptg_bound *bound)
 {
 	uint64_t word = ptg_load(&ledger->device[device].word);
 	for (;;) {

@@ -52,7 +52,8 @@ static bool wanted(enum vgpu_level level)
 static void write_line(const char *line, size_t length)
 {
 	bool to_stderr = strcmp(target, "stderr") == 0;
-	int fd = to_stderr ? STDERR_FILENO : vgpu_open(AT_FDCWD, target, O_WRONLY | O_APPEND | O_CREAT | O_NONBLOCK, 0600);
+	int fd = to_stderr ? STDERR_FILENO
+	                   : vgpu_open(AT_FDCWD, target, O_WRONLY | O_APPEND | O_CREAT | O_NONBLOCK, 0600);
 	if (fd < 0)
 		return;
 	syscall(SYS_write, fd, line, length);

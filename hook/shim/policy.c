@@ -29,8 +29,8 @@ uint32_t vgpu_crc32c(const void *bytes, size_t count)
 {
 	/* Castagnoli polynomial, reflected, four bits at a time: a policy is checked a few times in a process's life. */
 	static const uint32_t table[16] = {
-		0x00000000, 0x105ec76f, 0x20bd8ede, 0x30e349b1, 0x417b1dbc, 0x5125dad3, 0x61c69362, 0x7198540d,
-		0x82f63b78, 0x92a8fc17, 0xa24bb5a6, 0xb21572c9, 0xc38d26c4, 0xd3d3e1ab, 0xe330a81a, 0xf36e6f75,
+	        0x00000000, 0x105ec76f, 0x20bd8ede, 0x30e349b1, 0x417b1dbc, 0x5125dad3, 0x61c69362, 0x7198540d,
+	        0x82f63b78, 0x92a8fc17, 0xa24bb5a6, 0xb21572c9, 0xc38d26c4, 0xd3d3e1ab, 0xe330a81a, 0xf36e6f75,
 	};
 	const unsigned char *at = bytes;
 	uint32_t crc = UINT32_MAX;
@@ -173,7 +173,7 @@ enum vgpu_found vgpu_policy_find(char dir[VGPU_PATH_MAX], const struct ptg_polic
 	if (*map)
 		return VGPU_POLICY;
 	snprintf(reason, VGPU_REASON_MAX, "policy %.200s cannot be used: %s", path,
-		 errno ? strerror(errno) : "not a regular file of the right size");
+	         errno ? strerror(errno) : "not a regular file of the right size");
 	return VGPU_UNUSABLE;
 }
 
@@ -184,7 +184,7 @@ const struct ptg_turns *vgpu_turns_map(const char *dir)
 		return NULL;
 	const struct ptg_turns *turns = map_file(path, sizeof *turns);
 	if (turns && (turns->magic != PTG_TURNS_MAGIC || turns->layout != PTG_TURNS_LAYOUT ||
-		      turns->size != sizeof *turns || turns->ndev > PTG_DEVICES)) {
+	              turns->size != sizeof *turns || turns->ndev > PTG_DEVICES)) {
 		munmap((void *)turns, sizeof *turns);
 		return NULL;
 	}

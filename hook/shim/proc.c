@@ -68,8 +68,7 @@ void vgpu_pause_ns(uint64_t ns)
 void vgpu_lock(uint32_t *lock)
 {
 	uint32_t seen = 0;
-	if (__builtin_expect(
-		    __atomic_compare_exchange_n(lock, &seen, 1, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED), 1))
+	if (__builtin_expect(__atomic_compare_exchange_n(lock, &seen, 1, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED), 1))
 		return;
 	for (int spin = 0; spin < 100 && seen != 2; spin++) {
 		seen = 0;

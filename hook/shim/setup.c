@@ -86,14 +86,15 @@ void vgpu_refresh(struct vgpu_state *s)
 	if (wrong) {
 		snprintf(s->reason, sizeof s->reason, "policy %.200s/policy: %s", s->dir, wrong);
 		vgpu_log(VGPU_LOG_ERROR, "%s; %s", s->reason,
-			 s->good ? "the last good one stays in force" : "allocations are refused");
+		         s->good ? "the last good one stays in force" : "allocations are refused");
 		if (!s->good)
 			set_mode(s, VGPU_CLOSED);
 	} else {
 		lower_by_environment(&s->env, &copy);
 		adopt(s, &copy);
 		if (copy.state == PTG_STATE_CLOSED)
-			snprintf(s->reason, sizeof s->reason, "policy %.200s/policy: the node's agent has closed it", s->dir);
+			snprintf(s->reason, sizeof s->reason, "policy %.200s/policy: the node's agent has closed it",
+			         s->dir);
 		set_mode(s, copy.state == PTG_STATE_OPEN ? VGPU_LIMITED : VGPU_CLOSED);
 	}
 	__atomic_store_n(&s->seen, seen, __ATOMIC_RELEASE);
@@ -163,7 +164,8 @@ struct vgpu_state *vgpu_state_slow(void)
 		struct vgpu_state *fresh = vgpu_private_pages(sizeof *fresh);
 		if (!fresh)
 			return NULL;
-		if (__atomic_compare_exchange_n(&vgpu_state_pointer, &s, fresh, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+		if (__atomic_compare_exchange_n(&vgpu_state_pointer, &s, fresh, false, __ATOMIC_ACQ_REL,
+		                                __ATOMIC_ACQUIRE)) {
 			vgpu_at_fork(forked);
 			s = fresh;
 		} else {
@@ -216,7 +218,7 @@ static bool open_removable(struct vgpu_state *s)
 				continue;
 			}
 			snprintf(s->reason, sizeof s->reason, "ledger %.200s: its set-up lock was not to be had in 5 s",
-				 s->ledger.path);
+			         s->ledger.path);
 			break;
 		}
 		bool gone = vgpu_ledger_unlinked(&s->ledger);
@@ -269,16 +271,11 @@ bool vgpu_slot_ready(struct vgpu_state *s)
 	return vgpu_ledger_ready(s) && !s->closed_for_good && (s->slot != VGPU_NO_SLOT || take_slot(s));
 }
 
-/* The last user of a ledger that nobody else looks after takes it away. What this process still holds on the card is
- * gone a moment later, with the process. Calls that come after this still find everything in place. */
-__attribute__((destructor)) static void leave(void)
+/* With the lock held. The last user of a ledger that nobody else looks after takes it away. What this process still
+ * holds on the card is gone a moment later, with the process. Calls that come after this still find everything in place. */
+static void leave_ledger(struct vgpu_state *s)
 {
-	struct vgpu_state *s = __atomic_load_n(&vgpu_state_pointer, __ATOMIC_ACQUIRE);
-	uint32_t unlocked = 0;
-	if (!s || s->stage != VGPU_STAGE_READY || !s->ledger.map || !s->ledger.removable || s->slot == VGPU_NO_SLOT)
-		return;
-	/* exit() may have been called by a signal handler that interrupted the lock's holder: do not wait for it. */
-	if (!__atomic_compare_exchange_n(&s->lock, &unlocked, 1, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+	if (!s->ledger.map || !s->ledger.removable || s->slot == VGPU_NO_SLOT)
 		return;
 	int fd = vgpu_ledger_fd(&s->ledger);
 	if (fd >= 0 && vgpu_byte_lock(fd, PTG_LOCK_SETUP) == 0) {
@@ -287,6 +284,18 @@ __attribute__((destructor)) static void leave(void)
 			unlink(s->ledger.path);
 		vgpu_byte_unlock(fd, PTG_LOCK_SETUP);
 	}
+}
+
+__attribute__((destructor)) static void leave(void)
+{
+	struct vgpu_state *s = __atomic_load_n(&vgpu_state_pointer, __ATOMIC_ACQUIRE);
+	uint32_t unlocked = 0;
+	if (!s || __atomic_load_n(&s->stage, __ATOMIC_ACQUIRE) != VGPU_STAGE_READY)
+		return;
+	/* exit() may have been called by a signal handler that interrupted the lock's holder: do not wait for it. */
+	if (!__atomic_compare_exchange_n(&s->lock, &unlocked, 1, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+		return;
+	leave_ledger(s);
 	vgpu_unlock(&s->lock);
 }
 
@@ -300,8 +309,9 @@ int vgpu_env_device(struct vgpu_state *s, const char *uuid)
 	int number = s->env.numbered ? vgpu_machine_number(&s->devices, uuid) : -1;
 	if (s->env.numbered && number < 0) {
 		snprintf(s->reason, sizeof s->reason,
-			 "CUDA_DEVICE_MEMORY_LIMIT_<n>: NVML does not say which number %.63s has; use CUDA_DEVICE_MEMORY_LIMIT",
-			 uuid);
+		         "CUDA_DEVICE_MEMORY_LIMIT_<n>: NVML does not say which number %.63s has; use "
+		         "CUDA_DEVICE_MEMORY_LIMIT",
+		         uuid);
 		close_for_good(s);
 		return VGPU_NO_ROOM;
 	}
@@ -310,7 +320,7 @@ int vgpu_env_device(struct vgpu_state *s, const char *uuid)
 	int index = vgpu_ledger_claim_device(&s->ledger, uuid);
 	if (index < 0) {
 		vgpu_log(VGPU_LOG_ERROR, "ledger %.200s: no line for device %s, its allocations are refused",
-			 s->ledger.path, uuid);
+		         s->ledger.path, uuid);
 		return VGPU_NO_ROOM;
 	}
 	struct ptg_policy_device *device = &s->policy.device[index];

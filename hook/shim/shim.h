@@ -21,50 +21,50 @@
 
 /* ---- resolve.c: the driver's own functions ------------------------------------------------------------------------------ */
 
-void *vgpu_libc(const char *symbol);                 /* a function of libc (dlsym, dlopen ...) found without importing it */
-void *vgpu_real_cuda(const char *symbol);            /* dlsym on libcuda.so.1 (loaded on the first cu* call); NULL if lacking */
+void *vgpu_libc(const char *symbol); /* a function of libc (dlsym, dlopen ...) found without importing it */
+void *vgpu_real_cuda(const char *symbol); /* dlsym on libcuda.so.1 (loaded on the first cu* call); NULL if lacking */
 void *vgpu_real_nvml(const char *symbol);
-void *vgpu_swap(void *pointer);                      /* the hook for a driver function, else the pointer itself */
+void *vgpu_swap(void *pointer); /* the hook for a driver function, else the pointer itself */
 
 /* ---- charge.c: what this container may use and uses. `device` is a CUdevice ordinal of this process. ------------------- */
 
 enum vgpu_mode {
-	VGPU_FREE,    /* no policy, no limit in the environment: everything is forwarded */
+	VGPU_FREE, /* no policy, no limit in the environment: everything is forwarded */
 	VGPU_LIMITED, /* a share is in force */
-	VGPU_CLOSED,  /* a policy was named but cannot be used: allocations are refused */
+	VGPU_CLOSED, /* a policy was named but cannot be used: allocations are refused */
 };
-enum vgpu_mode vgpu_mode(void);                      /* first call sets everything up; then one load */
-const char *vgpu_reason(void);                       /* why closed, or the last complaint; "" without one */
+enum vgpu_mode vgpu_mode(void); /* first call sets everything up; then one load */
+const char *vgpu_reason(void); /* why closed, or the last complaint; "" without one */
 /* Reserve bytes (rounded up to PTG_UNIT). CUDA_SUCCESS, or CUDA_ERROR_OUT_OF_MEMORY and nothing changed; where the driver
  * is not ready to name its devices (before cuInit), its own error: pass it on. In VGPU_FREE always succeeds and changes
  * nothing. Before a refusal dead slots are reclaimed and it is tried again. */
 CUresult vgpu_reserve(CUdevice device, uint64_t bytes);
-void     vgpu_charge(CUdevice device, uint64_t bytes);   /* without a check: may pass the limit */
-void     vgpu_give_back(CUdevice device, uint64_t bytes); /* saturates at what this process has charged */
+void vgpu_charge(CUdevice device, uint64_t bytes); /* without a check: may pass the limit */
+void vgpu_give_back(CUdevice device, uint64_t bytes); /* saturates at what this process has charged */
 /* Context estimate: the container's first on a device is charged and never refused, each further one is reserved.
  * `charged` is what to give back when the context is destroyed or could not be made. The estimate is the policy's, else
  * PARTAGE_CONTEXT_MEMORY, else a guess of 256 MiB, to be settled once the context exists: the guess is then cut to what
  * the whole card has in use (`card_used`, bytes). Returns what stays charged; changes nothing where it was no guess. */
 CUresult vgpu_reserve_context(CUdevice device, uint64_t *charged);
 uint64_t vgpu_settle_context(CUdevice device, uint64_t charged, uint64_t card_used);
-void     vgpu_give_back_context(CUdevice device, uint64_t charged);
-uint64_t vgpu_limit(CUdevice device);                /* bytes; UINT64_MAX without one */
-uint64_t vgpu_used(CUdevice device);                 /* ledger + overhead, never negative, not clamped to the limit */
+void vgpu_give_back_context(CUdevice device, uint64_t charged);
+uint64_t vgpu_limit(CUdevice device); /* bytes; UINT64_MAX without one */
+uint64_t vgpu_used(CUdevice device); /* ledger + overhead, never negative, not clamped to the limit */
 /* What a program is shown: total = min(limit, physical), used <= total, free = min(limit - used, free of the card).
  * Oversubscribed: total = limit, free = limit - used. Closed: free = 0. */
-void     vgpu_view(CUdevice device, uint64_t physical_total, uint64_t physical_free, uint64_t *total, uint64_t *free);
-bool     vgpu_visible(CUdevice device);              /* granted to this container */
-int      vgpu_device_by_uuid(const char *uuid);      /* index in policy/ledger, -1 if not granted */
-int      vgpu_granted_count(void);                   /* -1: everything (no policy file) */
-const char *vgpu_granted_uuid(int index);            /* NULL where there is none; stays valid */
-CUdevice vgpu_granted_device(int index);             /* the driver's ordinal of it, -1: not visible here or not known yet */
+void vgpu_view(CUdevice device, uint64_t physical_total, uint64_t physical_free, uint64_t *total, uint64_t *free);
+bool vgpu_visible(CUdevice device); /* granted to this container */
+int vgpu_device_by_uuid(const char *uuid); /* index in policy/ledger, -1 if not granted */
+int vgpu_granted_count(void); /* -1: everything (no policy file) */
+const char *vgpu_granted_uuid(int index); /* NULL where there is none; stays valid */
+CUdevice vgpu_granted_device(int index); /* the driver's ordinal of it, -1: not visible here or not known yet */
 /* The ordinals of this process whose memory is charged to the share; how many, 0 where they are not known. */
 unsigned vgpu_charged_devices(CUdevice device[64]);
-CUdevice vgpu_current_device(CUresult *error);       /* device of the current context; error is the driver's own */
+CUdevice vgpu_current_device(CUresult *error); /* device of the current context; error is the driver's own */
 /* Same as above by UUID, for NVML. */
 uint64_t vgpu_limit_index(int index);
 uint64_t vgpu_used_index(int index);
-void     vgpu_view_index(int index, uint64_t physical_total, uint64_t physical_free, uint64_t *total, uint64_t *free);
+void vgpu_view_index(int index, uint64_t physical_total, uint64_t physical_free, uint64_t *total, uint64_t *free);
 
 /* ---- blocks.c: what this process has allocated ----------------------------------------------------------------------------- */
 
@@ -83,7 +83,7 @@ uint64_t vgpu_first_reservation(uint64_t bytes);
 /* Record a live allocation, turning `reserved` into what it costs by the granularity rule (nothing for VGPU_ASYNC: its
  * pool is charged). -1: it does not fit after all, or no host memory; the reservation is given back and the caller frees
  * the block and refuses. */
-int  vgpu_block_add(const struct vgpu_block *block, uint64_t reserved);
+int vgpu_block_add(const struct vgpu_block *block, uint64_t reserved);
 /* Take an entry out (before the driver's free); false if unknown. Put it back if the driver refused, else settle it. One
  * whose address the driver has given to somebody else meanwhile is gone: putting it back settles it. */
 bool vgpu_block_take(CUdeviceptr p, struct vgpu_block *out);

@@ -159,12 +159,12 @@ static uint32_t search(struct vgpu_ledger *ledger, const struct vgpu_identity *s
 			return index;
 		if (taken < 0) {
 			snprintf(reason, VGPU_REASON_MAX, "ledger %.200s: slot %u cannot be locked: %s", ledger->path,
-				 index, strerror(errno));
+			         index, strerror(errno));
 			return VGPU_NO_SLOT;
 		}
 	}
 	snprintf(reason, VGPU_REASON_MAX, "ledger %.200s: all %d slots are taken by living processes; end some of them",
-		 ledger->path, PTG_SLOTS);
+	         ledger->path, PTG_SLOTS);
 	return VGPU_NO_SLOT;
 }
 

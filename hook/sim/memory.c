@@ -19,13 +19,12 @@ static struct sim_packing *packing_of(struct sim_context *context, enum sim_bloc
 	return kind == SIM_BLOCK_DRIVER ? &context->memory->driver : &context->memory->small;
 }
 
-static void give_back(struct sim_context *context, enum sim_block_kind kind, bool small, uint64_t start,
-                      uint64_t padded)
+static void give_back(int device, enum sim_block_kind kind, bool small, uint64_t start, uint64_t padded)
 {
 	if (small)
-		sim_small_give(context->device, start, padded);
+		sim_small_give(device, start, padded);
 	else
-		sim_granules_give(context->device, start, padded, kind == SIM_BLOCK_DRIVER);
+		sim_granules_give(device, start, padded, kind == SIM_BLOCK_DRIVER);
 }
 
 static CUresult allocate(struct sim_context *context, enum sim_block_kind kind, uint64_t size, bool low, unsigned flags,
@@ -56,7 +55,7 @@ static CUresult allocate(struct sim_context *context, enum sim_block_kind kind, 
 			block->flags = flags;
 			*out = start;
 		} else {
-			give_back(context, kind, small, start, padded);
+			give_back(context->device, kind, small, start, padded);
 			result = CUDA_ERROR_OUT_OF_MEMORY;
 		}
 	}
@@ -76,7 +75,7 @@ void sim_block_release(struct sim_block *block)
 	case SIM_BLOCK_PLAIN:
 	case SIM_BLOCK_MANAGED:
 	case SIM_BLOCK_DRIVER:
-		give_back(block->context, block->kind, block->small, block->range.start, block->padded);
+		give_back(block->device, block->kind, block->small, block->range.start, block->padded);
 		break;
 	default: /* a registration; mappings are vmm.c's own */
 		break;

@@ -228,7 +228,8 @@ CUresult sim_read_file(const char *path, void **data, size_t *size)
 		return file_error();
 	CUresult error = CUDA_ERROR_OPERATING_SYSTEM;
 	long end = fseek(file, 0, SEEK_END) == 0 ? ftell(file) : -1;
-	char *all = end >= 0 && fseek(file, 0, SEEK_SET) == 0 ? calloc(1, (size_t)end + 1) : NULL; /* text ends with 0 */
+	char *all =
+	        end >= 0 && fseek(file, 0, SEEK_SET) == 0 ? calloc(1, (size_t)end + 1) : NULL; /* text ends with 0 */
 	if (all && fread(all, 1, (size_t)end, file) == (size_t)end) {
 		*data = all;
 		*size = (size_t)end;

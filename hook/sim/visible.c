@@ -64,7 +64,8 @@ static int by_uuid(const char *text, size_t length)
 	int found = -1;
 
 	for (uint32_t i = 0; i < sim_machine->ndev; i++) {
-		if (sim_machine->model[i].mig == SIM_MIG_CARD || strncasecmp(sim_machine->model[i].uuid, text, length) != 0)
+		if (sim_machine->model[i].mig == SIM_MIG_CARD ||
+		    strncasecmp(sim_machine->model[i].uuid, text, length) != 0)
 			continue;
 		if (found >= 0)
 			return -1; /* not a unique beginning */

@@ -5,11 +5,14 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
+import threading
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from partage._abi import ffi, lib
+from partage.locks import locked
 from partage.model import DeviceError, NotFoundError, UsageError
 from partage.sim import profiles
 from partage.sim.machine import SIZE, Machine, create
@@ -17,7 +20,6 @@ from partage.sim.state import read_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 DESCRIPTION = ffi.offsetof("struct sim_machine", "fault")
 
@@ -112,3 +114,30 @@ def test_the_file_takes_no_space_to_speak_of(machine_file: Path) -> None:
     create(profiles.find("8xh100"))
     assert machine_file.stat().st_size == SIZE
     assert machine_file.stat().st_blocks * 512 < 1 << 20
+
+
+def ndev_of(path: Path) -> int:
+    with Machine(path) as machine:
+        return machine.ndev
+
+
+def test_a_machine_that_is_being_made_is_waited_for(machine_file):
+    create(profiles.find("zero"), machine_file)
+    with machine_file.open("r+b") as file:
+        magic = file.read(8)
+        os.pwrite(file.fileno(), bytes(8), 0)
+        opened: list[int] = []
+        with locked(file.fileno(), lib.SIM_LOCK_SETUP):
+            opening = threading.Thread(target=lambda: opened.append(ndev_of(machine_file)), daemon=True)
+            opening.start()
+            while "setlk" not in Path(f"/proc/self/task/{opening.native_id}/wchan").read_text():
+                assert opening.is_alive()
+            os.pwrite(file.fileno(), magic, 0)
+        opening.join(30)
+    assert opened == [1]
+
+
+def test_a_machine_that_was_never_finished_is_none(machine_file):
+    machine_file.touch()
+    with pytest.raises(NotFoundError, match="never finished"):
+        Machine(machine_file)

@@ -46,21 +46,21 @@ struct ptg_policy_device {
 	int64_t overhead; /* bytes: the watcher's correction, written >= 0 (less would outlive what it corrects and lift the
 	                   * limit); used = max(0, ledger + overhead) */
 	uint64_t physical; /* bytes of the whole card */
-	uint32_t cores;    /* permille of the device's time that is guaranteed */
-	uint32_t ceiling;  /* permille, 1-1000 */
-	uint32_t weight;   /* 1-10000: part of the surplus */
-	uint32_t gated;    /* 1 = wait for turns before launching; flipped live */
-	uint32_t turn;     /* index into the turns file */
+	uint32_t cores; /* permille of the device's time that is guaranteed */
+	uint32_t ceiling; /* permille, 1-1000 */
+	uint32_t weight; /* 1-10000: part of the surplus */
+	uint32_t gated; /* 1 = wait for turns before launching; flipped live */
+	uint32_t turn; /* index into the turns file */
 	uint32_t reserved0;
-	uint64_t context;  /* bytes: estimate of one context on this device, or PTG_CONTEXT_UNKNOWN */
+	uint64_t context; /* bytes: estimate of one context on this device, or PTG_CONTEXT_UNKNOWN */
 	uint64_t reserved1;
 };
 
 struct ptg_policy {
 	uint64_t magic;
 	uint32_t layout;
-	uint32_t size;   /* bytes of the whole structure */
-	uint32_t seq;    /* odd = being written */
+	uint32_t size; /* bytes of the whole structure */
+	uint32_t seq; /* odd = being written */
 	uint32_t crc32c; /* over every byte behind this field */
 	uint64_t generation;
 	uint32_t state;

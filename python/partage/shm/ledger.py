@@ -211,7 +211,10 @@ class WatchedLedger:
         self.read()
         if lib.ptg_guard_install() < 0:
             raise _defect(str(self.path), "no SIGBUS guard", "a handler that can be installed")
-        self._map = mmap.mmap(self._fd, SIZE)
+        try:
+            self._map = mmap.mmap(self._fd, SIZE)
+        except (ValueError, OSError) as error:  # cut since it was read
+            raise _defect(str(self.path), f"cannot be mapped ({error})", f"{SIZE} bytes") from error
         self._shared = ffi.from_buffer(self._map)
 
     def read(self) -> Ledger:

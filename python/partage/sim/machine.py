@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 SIZE: Final[int] = ffi.sizeof("struct sim_machine")
 _HEAD: Final = struct.Struct("<QII")  # magic, layout, size
+_MADE_FIRST: Final = "a machine is made before it is used"
+_MAKE: Final = "run `partage sim create PROFILE`, or any program on the simulated driver"
 
 
 def machine_path() -> Path:
@@ -148,8 +150,7 @@ class Machine:
         try:
             self.fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         except FileNotFoundError as error:
-            step = "run `partage sim create PROFILE`, or any program on the simulated driver"
-            raise NotFoundError(subject, "does not exist", "a machine is made before it is used", step) from error
+            raise NotFoundError(subject, "does not exist", _MADE_FIRST, _MAKE) from error
         except OSError as error:
             raise DeviceError(subject, error.strerror, "a file of your own", "set PARTAGE_SIM_DIR") from error
         try:
@@ -159,8 +160,12 @@ class Machine:
             raise
 
     def _check(self, subject: str) -> None:
-        head = os.pread(self.fd, _HEAD.size, 0)
-        found = _HEAD.unpack(head) if len(head) == _HEAD.size else (0, 0, 0)
+        found = self._head()
+        if not found[0]:
+            with locked(self.fd, lib.SIM_LOCK_SETUP):  # whoever makes it writes the magic last, or died before
+                found = self._head()
+        if not found[0]:
+            raise NotFoundError(subject, "was never finished", _MADE_FIRST, _MAKE)
         wanted = (lib.SIM_MACHINE_MAGIC, lib.SIM_MACHINE_LAYOUT, SIZE)
         if found != wanted or os.fstat(self.fd).st_size != SIZE:
             value = f"magic {found[0]:#x}, layout {found[1]}, {found[2]} bytes"
@@ -169,6 +174,12 @@ class Machine:
             raise DeviceError(subject, value, f"this version's is {limit}", step)
         if self.read("uint32_t", "ndev") > lib.SIM_DEVICES:
             raise DeviceError(subject, "impossible number of devices", f"at most {lib.SIM_DEVICES}", "remove it")
+
+    def _head(self) -> tuple[int, int, int]:
+        """Return magic, layout and size as they stand in the file; zeros where it is too short."""
+        head = os.pread(self.fd, _HEAD.size, 0)
+        magic, layout, size = _HEAD.unpack(head) if len(head) == _HEAD.size else (0, 0, 0)
+        return magic, layout, size
 
     def __enter__(self) -> Self:
         return self

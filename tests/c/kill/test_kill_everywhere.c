@@ -263,7 +263,8 @@ int main(int argc, char **argv)
 	SKIP("single-stepping is written for x86-64");
 #endif
 #if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
-	SKIP("a sanitizer's own instructions would be the ones killed at, and its peers miss the 2 s; `make soak` has the rest");
+	SKIP("a sanitizer's own instructions would be the ones killed at, and its peers miss the 2 s; `make soak` has "
+	     "the rest");
 #endif
 	CHECK(readlink("/proc/self/exe", self_path, sizeof self_path - 1) > 0, "readlink");
 	snprintf(scratch, sizeof scratch, "%s", getenv("TEST_SCRATCH"));

@@ -33,38 +33,42 @@ struct line {
 
 #define NONE UINT64_MAX
 static const struct line lines[] = {
-	{"", VGPU_FREE, {NONE, NONE}},
-	{"CUDA_DEVICE_MEMORY_LIMIT=4g", VGPU_LIMITED, {4 * GIB, 4 * GIB}},
-	{"CUDA_DEVICE_MEMORY_LIMIT=4096m", VGPU_LIMITED, {4 * GIB, 4 * GIB}},
-	{"CUDA_DEVICE_MEMORY_LIMIT=4Gi", VGPU_LIMITED, {4 * GIB, 4 * GIB}},
-	{"CUDA_DEVICE_MEMORY_LIMIT=4294967296", VGPU_LIMITED, {4 * GIB, 4 * GIB}},
-	{"CUDA_DEVICE_MEMORY_LIMIT=512m", VGPU_LIMITED, {512 * MIB, 512 * MIB}},
-	{"CUDA_DEVICE_MEMORY_LIMIT=4", VGPU_LIMITED, {4, 4}},
-	{"CUDA_DEVICE_MEMORY_LIMIT=0", VGPU_FREE, {NONE, NONE}},
-	{"CUDA_DEVICE_MEMORY_LIMIT=0m", VGPU_FREE, {NONE, NONE}},
-	{"CUDA_DEVICE_MEMORY_LIMIT=", VGPU_FREE, {NONE, NONE}},
-	{"CUDA_DEVICE_MEMORY_LIMIT=4.5g", VGPU_CLOSED, {0}},
-	{"CUDA_DEVICE_MEMORY_LIMIT=4Gx", VGPU_CLOSED, {0}},
-	{"CUDA_DEVICE_MEMORY_LIMIT=-1", VGPU_CLOSED, {0}},
-	{"CUDA_DEVICE_MEMORY_LIMIT=unlimited", VGPU_CLOSED, {0}},
-	{"CUDA_DEVICE_MEMORY_LIMIT=99999999999g", VGPU_CLOSED, {0}},
-	{"CUDA_DEVICE_MEMORY_LIMIT_0=2g", VGPU_LIMITED, {2 * GIB, NONE}},
-	{"CUDA_DEVICE_MEMORY_LIMIT_1=2g", VGPU_LIMITED, {NONE, 2 * GIB}},
-	{"CUDA_DEVICE_MEMORY_LIMIT_1=2Gx", VGPU_CLOSED, {0}},
-	{"CUDA_DEVICE_MEMORY_LIMIT_7=nonsense", VGPU_CLOSED, {0}},
-	{"CUDA_DEVICE_MEMORY_LIMIT_0=2g CUDA_DEVICE_MEMORY_LIMIT=1g", VGPU_LIMITED, {2 * GIB, GIB}},
-	{"CUDA_DEVICE_MEMORY_LIMIT_0=0 CUDA_DEVICE_MEMORY_LIMIT=1g", VGPU_LIMITED, {NONE, GIB}},
-	{"MAX_GPU_MEM_MB=3072", VGPU_LIMITED, {3 * GIB, 3 * GIB}},
-	{"MAX_GPU_MEM_MB=3072 CUDA_DEVICE_MEMORY_LIMIT=4g", VGPU_LIMITED, {3 * GIB, 3 * GIB}},
-	{"MAX_GPU_MEM_MB=3072 CUDA_DEVICE_MEMORY_LIMIT=2g", VGPU_LIMITED, {2 * GIB, 2 * GIB}},
-	{"MAX_GPU_MEM_MB=3072m", VGPU_CLOSED, {0}},
-	{"MAX_GPU_MEM_MB=0", VGPU_FREE, {NONE, NONE}},
-	{"CUDA_DEVICE_MEMORY_LIMIT=4g CUDA_DISABLE_CONTROL=true", VGPU_FREE, {NONE, NONE}},
-	{"CUDA_DEVICE_MEMORY_LIMIT=4g CUDA_DISABLE_CONTROL=false", VGPU_LIMITED, {4 * GIB, 4 * GIB}},
-	/* CUDA_VISIBLE_DEVICES as the fake driver is told below: numbers are the machine's all the same. */
-	{"CUDA_VISIBLE_DEVICES=1,0 CUDA_DEVICE_MEMORY_LIMIT_1=2g CUDA_DEVICE_MEMORY_LIMIT_0=3g", VGPU_LIMITED, {2 * GIB, 3 * GIB}},
-	{"CUDA_VISIBLE_DEVICES=2,3 CUDA_DEVICE_MEMORY_LIMIT_2=2g CUDA_DEVICE_MEMORY_LIMIT_0=3g", VGPU_LIMITED, {2 * GIB, NONE}},
-	{"CUDA_VISIBLE_DEVICES=3,2 CUDA_DEVICE_MEMORY_LIMIT=5g", VGPU_LIMITED, {5 * GIB, 5 * GIB}},
+        {"", VGPU_FREE, {NONE, NONE}},
+        {"CUDA_DEVICE_MEMORY_LIMIT=4g", VGPU_LIMITED, {4 * GIB, 4 * GIB}},
+        {"CUDA_DEVICE_MEMORY_LIMIT=4096m", VGPU_LIMITED, {4 * GIB, 4 * GIB}},
+        {"CUDA_DEVICE_MEMORY_LIMIT=4Gi", VGPU_LIMITED, {4 * GIB, 4 * GIB}},
+        {"CUDA_DEVICE_MEMORY_LIMIT=4294967296", VGPU_LIMITED, {4 * GIB, 4 * GIB}},
+        {"CUDA_DEVICE_MEMORY_LIMIT=512m", VGPU_LIMITED, {512 * MIB, 512 * MIB}},
+        {"CUDA_DEVICE_MEMORY_LIMIT=4", VGPU_LIMITED, {4, 4}},
+        {"CUDA_DEVICE_MEMORY_LIMIT=0", VGPU_FREE, {NONE, NONE}},
+        {"CUDA_DEVICE_MEMORY_LIMIT=0m", VGPU_FREE, {NONE, NONE}},
+        {"CUDA_DEVICE_MEMORY_LIMIT=", VGPU_FREE, {NONE, NONE}},
+        {"CUDA_DEVICE_MEMORY_LIMIT=4.5g", VGPU_CLOSED, {0}},
+        {"CUDA_DEVICE_MEMORY_LIMIT=4Gx", VGPU_CLOSED, {0}},
+        {"CUDA_DEVICE_MEMORY_LIMIT=-1", VGPU_CLOSED, {0}},
+        {"CUDA_DEVICE_MEMORY_LIMIT=unlimited", VGPU_CLOSED, {0}},
+        {"CUDA_DEVICE_MEMORY_LIMIT=99999999999g", VGPU_CLOSED, {0}},
+        {"CUDA_DEVICE_MEMORY_LIMIT_0=2g", VGPU_LIMITED, {2 * GIB, NONE}},
+        {"CUDA_DEVICE_MEMORY_LIMIT_1=2g", VGPU_LIMITED, {NONE, 2 * GIB}},
+        {"CUDA_DEVICE_MEMORY_LIMIT_1=2Gx", VGPU_CLOSED, {0}},
+        {"CUDA_DEVICE_MEMORY_LIMIT_7=nonsense", VGPU_CLOSED, {0}},
+        {"CUDA_DEVICE_MEMORY_LIMIT_0=2g CUDA_DEVICE_MEMORY_LIMIT=1g", VGPU_LIMITED, {2 * GIB, GIB}},
+        {"CUDA_DEVICE_MEMORY_LIMIT_0=0 CUDA_DEVICE_MEMORY_LIMIT=1g", VGPU_LIMITED, {NONE, GIB}},
+        {"MAX_GPU_MEM_MB=3072", VGPU_LIMITED, {3 * GIB, 3 * GIB}},
+        {"MAX_GPU_MEM_MB=3072 CUDA_DEVICE_MEMORY_LIMIT=4g", VGPU_LIMITED, {3 * GIB, 3 * GIB}},
+        {"MAX_GPU_MEM_MB=3072 CUDA_DEVICE_MEMORY_LIMIT=2g", VGPU_LIMITED, {2 * GIB, 2 * GIB}},
+        {"MAX_GPU_MEM_MB=3072m", VGPU_CLOSED, {0}},
+        {"MAX_GPU_MEM_MB=0", VGPU_FREE, {NONE, NONE}},
+        {"CUDA_DEVICE_MEMORY_LIMIT=4g CUDA_DISABLE_CONTROL=true", VGPU_FREE, {NONE, NONE}},
+        {"CUDA_DEVICE_MEMORY_LIMIT=4g CUDA_DISABLE_CONTROL=false", VGPU_LIMITED, {4 * GIB, 4 * GIB}},
+        /* CUDA_VISIBLE_DEVICES as the fake driver is told below: numbers are the machine's all the same. */
+        {"CUDA_VISIBLE_DEVICES=1,0 CUDA_DEVICE_MEMORY_LIMIT_1=2g CUDA_DEVICE_MEMORY_LIMIT_0=3g",
+	 VGPU_LIMITED,
+	 {2 * GIB, 3 * GIB}},
+        {"CUDA_VISIBLE_DEVICES=2,3 CUDA_DEVICE_MEMORY_LIMIT_2=2g CUDA_DEVICE_MEMORY_LIMIT_0=3g",
+	 VGPU_LIMITED,
+	 {2 * GIB, NONE}},
+        {"CUDA_VISIBLE_DEVICES=3,2 CUDA_DEVICE_MEMORY_LIMIT=5g", VGPU_LIMITED, {5 * GIB, 5 * GIB}},
 };
 
 static void set(const char *text)
@@ -98,7 +102,8 @@ static void table(void)
 static void cannot_tell(void)
 {
 	fake_nvml = false;
-	CHECK(vgpu_reserve(0, 1) == CUDA_ERROR_OUT_OF_MEMORY && strstr(vgpu_reason(), "NVML"), "reason \"%s\"", vgpu_reason());
+	CHECK(vgpu_reserve(0, 1) == CUDA_ERROR_OUT_OF_MEMORY && strstr(vgpu_reason(), "NVML"), "reason \"%s\"",
+	      vgpu_reason());
 }
 
 /* Ordinals need not be in the order of the bus. */
@@ -107,8 +112,8 @@ static void fastest_first(void)
 	fake_visible[0] = 1;
 	fake_visible[1] = 0;
 	fake_nvml = false;
-	CHECK(vgpu_limit(0) == 2 * GIB && vgpu_limit(1) == GIB, "limits %llu and %llu", (unsigned long long)vgpu_limit(0),
-	      (unsigned long long)vgpu_limit(1));
+	CHECK(vgpu_limit(0) == 2 * GIB && vgpu_limit(1) == GIB, "limits %llu and %llu",
+	      (unsigned long long)vgpu_limit(0), (unsigned long long)vgpu_limit(1));
 }
 
 static void nvml_alone(void)
@@ -158,7 +163,8 @@ static void takes_half(void)
 
 static void finds_one_left(void)
 {
-	CHECK(vgpu_reserve(0, GIB) == CUDA_SUCCESS && vgpu_reserve(0, 1) == CUDA_ERROR_OUT_OF_MEMORY, "1 GiB of 4 was left");
+	CHECK(vgpu_reserve(0, GIB) == CUDA_SUCCESS && vgpu_reserve(0, 1) == CUDA_ERROR_OUT_OF_MEMORY,
+	      "1 GiB of 4 was left");
 }
 
 static void other_card_first(void)
@@ -166,7 +172,8 @@ static void other_card_first(void)
 	fake_visible[0] = 1;
 	fake_visible[1] = 0;
 	CHECK(vgpu_reserve(0, 4 * GIB) == CUDA_SUCCESS, "the other card is all free: %s", vgpu_reason());
-	CHECK(vgpu_reserve(1, GIB) == CUDA_SUCCESS && vgpu_reserve(1, 1) == CUDA_ERROR_OUT_OF_MEMORY, "1 GiB of 4 was left");
+	CHECK(vgpu_reserve(1, GIB) == CUDA_SUCCESS && vgpu_reserve(1, 1) == CUDA_ERROR_OUT_OF_MEMORY,
+	      "1 GiB of 4 was left");
 }
 
 static void shared_by_programs(void)
@@ -234,7 +241,8 @@ static void coming_and_going(void)
 
 static void fails_closed(void)
 {
-	CHECK(vgpu_reserve(0, 1) == CUDA_ERROR_OUT_OF_MEMORY && vgpu_mode() == VGPU_CLOSED, "granted: %s", vgpu_reason());
+	CHECK(vgpu_reserve(0, 1) == CUDA_ERROR_OUT_OF_MEMORY && vgpu_mode() == VGPU_CLOSED, "granted: %s",
+	      vgpu_reason());
 }
 
 static void places(void)

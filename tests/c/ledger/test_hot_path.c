@@ -30,10 +30,12 @@ static void calls(void)
 
 static void prepared(void)
 {
-	CHECK(vgpu_reserve(0, MIB) == CUDA_SUCCESS && vgpu_reserve(0, GIB) == CUDA_ERROR_OUT_OF_MEMORY, "%s", vgpu_reason());
+	CHECK(vgpu_reserve(0, MIB) == CUDA_SUCCESS && vgpu_reserve(0, GIB) == CUDA_ERROR_OUT_OF_MEMORY, "%s",
+	      vgpu_reason());
 	uint64_t asked = fake_calls;
 	calls();
-	CHECK(fake_calls == asked, "the driver was asked %llu times on the hot path", (unsigned long long)fake_calls - asked);
+	CHECK(fake_calls == asked, "the driver was asked %llu times on the hot path",
+	      (unsigned long long)fake_calls - asked);
 }
 
 int main(void)
@@ -46,7 +48,8 @@ int main(void)
 		SKIP("a sanitizer makes system calls of its own");
 	pid_t pid = fork();
 	if (pid == 0) {
-		CHECK(vgpu_reserve(0, MIB) == CUDA_SUCCESS && vgpu_reserve(0, GIB) == CUDA_ERROR_OUT_OF_MEMORY, "%s", vgpu_reason());
+		CHECK(vgpu_reserve(0, MIB) == CUDA_SUCCESS && vgpu_reserve(0, GIB) == CUDA_ERROR_OUT_OF_MEMORY, "%s",
+		      vgpu_reason());
 		CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT) == 0, "seccomp");
 		calls();
 		syscall(SYS_exit, 0);

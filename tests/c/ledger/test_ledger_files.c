@@ -19,8 +19,10 @@ static void is_refused(void)
 {
 	CHECK(vgpu_reserve(0, 1) == CUDA_ERROR_OUT_OF_MEMORY, "a byte was granted");
 	CHECK(vgpu_mode() == VGPU_CLOSED, "mode %d", vgpu_mode());
-	CHECK(strstr(vgpu_reason(), expected_reason), "reason \"%s\" does not say \"%s\"", vgpu_reason(), expected_reason);
-	CHECK(vgpu_used(0) == 0 && vgpu_reserve(1, 1) == CUDA_ERROR_OUT_OF_MEMORY, "the second call is answered otherwise");
+	CHECK(strstr(vgpu_reason(), expected_reason), "reason \"%s\" does not say \"%s\"", vgpu_reason(),
+	      expected_reason);
+	CHECK(vgpu_used(0) == 0 && vgpu_reserve(1, 1) == CUDA_ERROR_OUT_OF_MEMORY,
+	      "the second call is answered otherwise");
 	vgpu_charge(0, 1);
 	vgpu_give_back(0, 1);
 }
@@ -103,7 +105,9 @@ static void read_only(void)
 {
 	world_share(GIB);
 	scene("makes it", works);
-	CHECK(chmod(world_path("ledger"), 0444) == 0 && chmod(world_dir, 0755) == 0 && chmod(world_path("policy"), 0444) == 0, "chmod");
+	CHECK(chmod(world_path("ledger"), 0444) == 0 && chmod(world_dir, 0755) == 0 &&
+	              chmod(world_path("policy"), 0444) == 0,
+	      "chmod");
 	CHECK(chmod(getenv("TEST_SCRATCH") ? getenv("TEST_SCRATCH") : "/tmp", 01777) == 0 || errno == EPERM, "chmod");
 	expected_reason = "Permission denied";
 	if (geteuid() == 0)
@@ -187,7 +191,8 @@ static void first_comers(void)
 		}
 		close(gate[0]);
 		struct ptg_ledger *map = world_ledger();
-		CHECK(map->ndev == 2 && strcmp(map->uuid[0], fake_uuid(0)) == 0 && strcmp(map->uuid[1], fake_uuid(1)) == 0,
+		CHECK(map->ndev == 2 && strcmp(map->uuid[0], fake_uuid(0)) == 0 &&
+		              strcmp(map->uuid[1], fake_uuid(1)) == 0,
 		      "devices claimed twice or in another order");
 		CHECK(world_sum(0) == world_used(0), "the sum has drifted");
 		scene("the next", works);
@@ -215,7 +220,8 @@ static void truncated(void)
 
 int main(void)
 {
-	static void (*const parts[])(void) = {contents, places, read_only, descriptors, first_comers, lock_is_kept, truncated, no_room};
+	static void (*const parts[])(void) = {contents,     places,       read_only, descriptors,
+	                                      first_comers, lock_is_kept, truncated, no_room};
 	for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
 		NOTE("part %zu", i);
 		world_begin();

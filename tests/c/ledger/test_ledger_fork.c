@@ -54,7 +54,8 @@ static void parent_of_a_survivor(void)
 
 static void newcomer(void)
 {
-	CHECK(vgpu_reserve(0, 1000 * MIB) == CUDA_SUCCESS, "a dead parent's slot lives on in its child: %s", vgpu_reason());
+	CHECK(vgpu_reserve(0, 1000 * MIB) == CUDA_SUCCESS, "a dead parent's slot lives on in its child: %s",
+	      vgpu_reason());
 }
 
 static void survivor(void)
@@ -112,7 +113,8 @@ static void in_the_middle(void)
 	__atomic_store_n(&stop, true, __ATOMIC_RELAXED);
 	for (int i = 0; i < 3; i++)
 		pthread_join(thread[i], NULL);
-	CHECK(vgpu_used(0) == 100 * MIB && world_sum(0) == 100 * MIB, "%llu bytes used", (unsigned long long)vgpu_used(0));
+	CHECK(vgpu_used(0) == 100 * MIB && world_sum(0) == 100 * MIB, "%llu bytes used",
+	      (unsigned long long)vgpu_used(0));
 }
 
 static bool ledger_is_open(void)
@@ -153,8 +155,11 @@ int main(void)
 	static const struct {
 		const char *name;
 		void (*body)(void);
-	} parts[] = {{"first", before_the_call}, {"ten children", ten_children}, {"survivor", survivor},
-		     {"in the middle", in_the_middle}, {"descriptors", descriptors}};
+	} parts[] = {{"first", before_the_call},
+	             {"ten children", ten_children},
+	             {"survivor", survivor},
+	             {"in the middle", in_the_middle},
+	             {"descriptors", descriptors}};
 	for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
 		NOTE("%s", parts[i].name);
 		world_begin();

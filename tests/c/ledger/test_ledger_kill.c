@@ -39,8 +39,8 @@ static _Noreturn void work(unsigned slot, uint64_t seed)
 		uint64_t wanted = up ? mine + units : mine - (units < mine ? units : mine);
 		__atomic_store_n(&diary->before, mine, __ATOMIC_SEQ_CST);
 		__atomic_store_n(&diary->after, wanted, __ATOMIC_SEQ_CST);
-		bool done = up ? ptg_add(&shared->ledger, 0, slot, units, &bound) :
-				 ptg_subtract(&shared->ledger, 0, slot, units) == mine - wanted;
+		bool done = up ? ptg_add(&shared->ledger, 0, slot, units, &bound)
+		               : ptg_subtract(&shared->ledger, 0, slot, units) == mine - wanted;
 		CHECK(up || done, "slot %u could not give back what it has", slot);
 		mine = done ? wanted : mine;
 		__atomic_store_n(&diary->changes, diary->changes + 1, __ATOMIC_SEQ_CST);

@@ -59,9 +59,11 @@ static void random_changes(void)
 		struct ptg_bound bound = {.limit = UINT64_C(3000) * PTG_UNIT, .overhead = (int64_t)dice(3) - 1};
 		switch (dice(4)) {
 		case 0: {
-			bool expected = ptg_used_bytes((uint32_t)total, bound.overhead) + (uint64_t)units * PTG_UNIT <= bound.limit;
+			bool expected = ptg_used_bytes((uint32_t)total, bound.overhead) + (uint64_t)units * PTG_UNIT <=
+			                bound.limit;
 			bool got = ptg_add(&ledger, device, slot, units, &bound);
-			CHECK(got == expected, "round %d: %u more on %llu: %d", round, units, (unsigned long long)total, got);
+			CHECK(got == expected, "round %d: %u more on %llu: %d", round, units, (unsigned long long)total,
+			      got);
 			*mine += got ? units : 0;
 			break;
 		}
@@ -112,7 +114,8 @@ static void whole_turn(void)
 	CHECK(ptg_add(&ledger, 0, 6, 1, NULL), "the next comer");
 	CHECK(ptg_word_used(ledger.slot[5].device[0].done) == 107, "slot 5 has %u of 107",
 	      ptg_word_used(ledger.slot[5].device[0].done));
-	CHECK(sum(0) == used(0) && used(0) == 107 + others + 1, "word %u, slots %llu", used(0), (unsigned long long)sum(0));
+	CHECK(sum(0) == used(0) && used(0) == 107 + others + 1, "word %u, slots %llu", used(0),
+	      (unsigned long long)sum(0));
 }
 
 static void saturation(void)
@@ -121,7 +124,8 @@ static void saturation(void)
 	CHECK(ptg_units(0) == 0 && ptg_units(1) == 1 && ptg_units(4096) == 1 && ptg_units(4097) == 2, "rounding up");
 	CHECK(ptg_units(UINT64_MAX) == UINT32_MAX, "the most");
 	CHECK(ptg_add(&ledger, 0, 1, UINT32_MAX - 5, NULL) && ptg_add(&ledger, 0, 2, 100, NULL), "no bound");
-	CHECK(used(0) == UINT32_MAX && sum(0) == UINT32_MAX, "word %u, slots %llu", used(0), (unsigned long long)sum(0));
+	CHECK(used(0) == UINT32_MAX && sum(0) == UINT32_MAX, "word %u, slots %llu", used(0),
+	      (unsigned long long)sum(0));
 	struct ptg_bound none = {.limit = UINT64_MAX};
 	CHECK(!ptg_add(&ledger, 0, 3, 1, &none), "past what the word holds");
 	CHECK(ptg_subtract(&ledger, 0, 2, UINT32_MAX) == 5, "no more than the slot has");

@@ -13,7 +13,7 @@
 enum { PROCESSES = 16, THREADS = 4, BLOCKS = 2000, ROUNDS = 3000 };
 
 static struct shared {
-	uint64_t got;   /* blocks */
+	uint64_t got; /* blocks */
 	uint64_t ready; /* processes at the line */
 	uint64_t go;
 	uint64_t finished;
@@ -45,7 +45,8 @@ static void in_threads(void *(*body)(void *))
 {
 	pthread_t thread[THREADS];
 	for (uintptr_t i = 0; i < THREADS; i++)
-		CHECK(pthread_create(&thread[i], NULL, body, (void *)(i + (uintptr_t)getpid() * THREADS)) == 0, "thread");
+		CHECK(pthread_create(&thread[i], NULL, body, (void *)(i + (uintptr_t)getpid() * THREADS)) == 0,
+		      "thread");
 	for (int i = 0; i < THREADS; i++)
 		pthread_join(thread[i], NULL);
 }
@@ -84,7 +85,8 @@ int main(void)
 			if (waitpid(pids[i], NULL, WNOHANG) != 0)
 				CHECK(false, "process %d has failed", i);
 			else if (i < 2 && shared->ready == PROCESSES && __atomic_load_n(&shared->got, __ATOMIC_SEQ_CST))
-				CHECK(world_used((unsigned)i) <= BLOCKS * 2 * MIB + 4095, "over the limit on device %d", i);
+				CHECK(world_used((unsigned)i) <= BLOCKS * 2 * MIB + 4095, "over the limit on device %d",
+				      i);
 	CHECK(shared->got == BLOCKS, "together they got %llu blocks of %d", (unsigned long long)shared->got, BLOCKS);
 	CHECK(world_used(0) == BLOCKS * 2 * MIB && world_sum(0) == world_used(0), "the word says %llu, the slots %llu",
 	      (unsigned long long)world_used(0), (unsigned long long)world_sum(0));
@@ -94,8 +96,10 @@ int main(void)
 		kill(pids[i], SIGKILL);
 		waitpid(pids[i], NULL, 0);
 	}
-	CHECK(vgpu_reserve(0, BLOCKS * 2 * MIB) == CUDA_SUCCESS, "the memory of the dead did not return: %s", vgpu_reason());
-	CHECK(world_ledger()->reclaimed == PROCESSES, "%u slots were reclaimed of %d", world_ledger()->reclaimed, PROCESSES);
+	CHECK(vgpu_reserve(0, BLOCKS * 2 * MIB) == CUDA_SUCCESS, "the memory of the dead did not return: %s",
+	      vgpu_reason());
+	CHECK(world_ledger()->reclaimed == PROCESSES, "%u slots were reclaimed of %d", world_ledger()->reclaimed,
+	      PROCESSES);
 	CHECK(vgpu_reserve(0, 1) == CUDA_ERROR_OUT_OF_MEMORY, "a byte past the limit");
 	return 0;
 }

@@ -45,13 +45,16 @@ static void stability(void)
 		actor[i] = actor_start(charge_100);
 		slot[i] = slot_of(actor[i].pid);
 		CHECK(slot[i] >= 0, "process %d has no slot", i);
-		CHECK(charged_by(slot[i], 0) == 100 * MIB, "its slot says %llu", (unsigned long long)charged_by(slot[i], 0));
+		CHECK(charged_by(slot[i], 0) == 100 * MIB, "its slot says %llu",
+		      (unsigned long long)charged_by(slot[i], 0));
 	}
 	actor_kill(&actor[0]);
 	actor_kill(&actor[2]);
 	scene("a refusal sweeps", wants_all);
-	CHECK(slot_of(actor[1].pid) == slot[1] && slot_of(actor[3].pid) == slot[3], "a living process's slot has moved");
-	CHECK(charged_by(slot[1], 0) == 100 * MIB && charged_by(slot[3], 0) == 100 * MIB, "a living process's charge has changed");
+	CHECK(slot_of(actor[1].pid) == slot[1] && slot_of(actor[3].pid) == slot[3],
+	      "a living process's slot has moved");
+	CHECK(charged_by(slot[1], 0) == 100 * MIB && charged_by(slot[3], 0) == 100 * MIB,
+	      "a living process's charge has changed");
 	CHECK(world_used(0) == 200 * MIB && world_sum(0) == 200 * MIB, "%llu bytes used after two of four died",
 	      (unsigned long long)world_used(0));
 	actor_end(&actor[1]);
@@ -98,8 +101,10 @@ static void identity(void)
 	int elsewhere = forge_slot(getpid(), self.start_time, self.pid_ns + 1);
 	int gone = forge_slot(0x3ffffff, 1, self.pid_ns);
 	scene("a refusal sweeps", wants_all);
-	CHECK(world_ledger()->slot[same].state == PTG_SLOT_USED && charged_by(same, 0), "a living process without its lock lost its slot");
-	CHECK(world_ledger()->slot[reused].state == PTG_SLOT_FREE && !charged_by(reused, 0), "another start time is another process");
+	CHECK(world_ledger()->slot[same].state == PTG_SLOT_USED && charged_by(same, 0),
+	      "a living process without its lock lost its slot");
+	CHECK(world_ledger()->slot[reused].state == PTG_SLOT_FREE && !charged_by(reused, 0),
+	      "another start time is another process");
 	CHECK(world_ledger()->slot[elsewhere].state == PTG_SLOT_FREE, "the pid of another namespace says nothing");
 	CHECK(world_ledger()->slot[gone].state == PTG_SLOT_FREE, "nobody has that pid");
 	CHECK(world_sum(0) == world_used(0), "the sum has drifted");
@@ -184,8 +189,8 @@ static void fill_table(void)
 static void finds_no_room(void)
 {
 	CHECK(vgpu_reserve(0, MIB) == CUDA_ERROR_OUT_OF_MEMORY, "charged without a slot");
-	CHECK(vgpu_mode() == VGPU_CLOSED && strstr(vgpu_reason(), "slots are taken"), "mode %d, reason \"%s\"", vgpu_mode(),
-	      vgpu_reason());
+	CHECK(vgpu_mode() == VGPU_CLOSED && strstr(vgpu_reason(), "slots are taken"), "mode %d, reason \"%s\"",
+	      vgpu_mode(), vgpu_reason());
 }
 
 static void finds_the_one(void)
@@ -221,7 +226,8 @@ static void short_lives(void)
 	}
 	CHECK(world_used(0) == 100 * MIB, "%llu bytes: more than the last one's", (unsigned long long)world_used(0));
 	CHECK(world_ledger()->high <= 2, "slots up to %u were used by one process at a time", world_ledger()->high);
-	CHECK(world_ledger()->slot[0].generation + world_ledger()->slot[1].generation >= SHORT_LIVES, "generations do not count");
+	CHECK(world_ledger()->slot[0].generation + world_ledger()->slot[1].generation >= SHORT_LIVES,
+	      "generations do not count");
 }
 
 /* The container's pid 1 dies and is started again in a fresh pid namespace on the same ledger. */
@@ -258,8 +264,9 @@ int main(void)
 	static const struct {
 		const char *name;
 		void (*body)(void);
-	} parts[] = {{"stability", stability}, {"identity", identity}, {"closing", closing},     {"full table", full_table},
-		     {"doorbell", rings},      {"short lives", short_lives}, {"pid 1", pid_one}};
+	} parts[] = {{"stability", stability},   {"identity", identity}, {"closing", closing},
+	             {"full table", full_table}, {"doorbell", rings},    {"short lives", short_lives},
+	             {"pid 1", pid_one}};
 	for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
 		NOTE("%s", parts[i].name);
 		world_begin();

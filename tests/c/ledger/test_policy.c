@@ -18,10 +18,12 @@ static void is_closed(void)
 	CHECK(vgpu_reserve(0, 1) == CUDA_ERROR_OUT_OF_MEMORY, "a byte was granted");
 	CHECK(vgpu_reserve_context(0, &context) == CUDA_ERROR_OUT_OF_MEMORY && context == 0, "a context was granted");
 	vgpu_view(0, 80 * GIB, 70 * GIB, &total, &left);
-	CHECK(left == 0 && total <= 80 * GIB, "shown %llu free of %llu", (unsigned long long)left, (unsigned long long)total);
+	CHECK(left == 0 && total <= 80 * GIB, "shown %llu free of %llu", (unsigned long long)left,
+	      (unsigned long long)total);
 	vgpu_charge(0, MIB);
 	vgpu_give_back(0, MIB);
-	CHECK(strstr(vgpu_reason(), expected_reason), "reason \"%s\" does not say \"%s\"", vgpu_reason(), expected_reason);
+	CHECK(strstr(vgpu_reason(), expected_reason), "reason \"%s\" does not say \"%s\"", vgpu_reason(),
+	      expected_reason);
 }
 
 static void is_limited_to_gib(void)
@@ -38,9 +40,11 @@ static void is_free(void)
 	uint64_t total, left;
 	CHECK(vgpu_mode() == VGPU_FREE, "mode %d: %s", vgpu_mode(), vgpu_reason());
 	CHECK(vgpu_reserve(0, 100 * GIB) == CUDA_SUCCESS, "limited without a limit");
-	CHECK(vgpu_limit(0) == UINT64_MAX && vgpu_used(0) == 0 && vgpu_granted_count() == -1 && vgpu_visible(3), "not free");
+	CHECK(vgpu_limit(0) == UINT64_MAX && vgpu_used(0) == 0 && vgpu_granted_count() == -1 && vgpu_visible(3),
+	      "not free");
 	vgpu_view(0, 80 * GIB, 70 * GIB, &total, &left);
-	CHECK(total == 80 * GIB && left == 70 * GIB, "shown %llu of %llu", (unsigned long long)left, (unsigned long long)total);
+	CHECK(total == 80 * GIB && left == 70 * GIB, "shown %llu of %llu", (unsigned long long)left,
+	      (unsigned long long)total);
 }
 
 /* ---- unusable ------------------------------------------------------------------------------------------------------------ */
@@ -183,24 +187,28 @@ static void resize(void)
 	CHECK(vgpu_reserve(0, GIB) == CUDA_SUCCESS, "a grown share is not used at once: %s", vgpu_reason());
 	p = world_policy(GIB + GIB / 2);
 	world_change(&p);
-	CHECK(vgpu_limit(0) == GIB + GIB / 2 && vgpu_used(0) == 2 * GIB, "limit %llu", (unsigned long long)vgpu_limit(0));
+	CHECK(vgpu_limit(0) == GIB + GIB / 2 && vgpu_used(0) == 2 * GIB, "limit %llu",
+	      (unsigned long long)vgpu_limit(0));
 	CHECK(vgpu_reserve(0, 1) == CUDA_ERROR_OUT_OF_MEMORY, "granted above a shrunk limit");
 	uint64_t total, left;
 	vgpu_view(0, 80 * GIB, 70 * GIB, &total, &left);
-	CHECK(total == GIB + GIB / 2 && left == 0, "shown %llu free of %llu", (unsigned long long)left, (unsigned long long)total);
+	CHECK(total == GIB + GIB / 2 && left == 0, "shown %llu free of %llu", (unsigned long long)left,
+	      (unsigned long long)total);
 	vgpu_give_back(0, GIB);
-	CHECK(vgpu_reserve(0, GIB / 2) == CUDA_SUCCESS && vgpu_reserve(0, 1) != CUDA_SUCCESS, "below the shrunk limit: %s",
-	      vgpu_reason());
+	CHECK(vgpu_reserve(0, GIB / 2) == CUDA_SUCCESS && vgpu_reserve(0, 1) != CUDA_SUCCESS,
+	      "below the shrunk limit: %s", vgpu_reason());
 	p.device[0].overhead = 100 * (int64_t)MIB;
 	world_change(&p);
-	CHECK(vgpu_used(0) == GIB + GIB / 2 + 100 * MIB, "overhead is not counted: %llu", (unsigned long long)vgpu_used(0));
+	CHECK(vgpu_used(0) == GIB + GIB / 2 + 100 * MIB, "overhead is not counted: %llu",
+	      (unsigned long long)vgpu_used(0));
 	p.device[0].overhead = -(int64_t)(100 * GIB);
 	world_change(&p);
 	CHECK(vgpu_used(0) == 0, "used below zero: %llu", (unsigned long long)vgpu_used(0));
 	p = world_policy(2 * GIB);
 	p.state = PTG_STATE_CLOSED;
 	world_change(&p);
-	CHECK(vgpu_mode() == VGPU_CLOSED && vgpu_reserve(0, 1) != CUDA_SUCCESS, "closed by the agent and still granting");
+	CHECK(vgpu_mode() == VGPU_CLOSED && vgpu_reserve(0, 1) != CUDA_SUCCESS,
+	      "closed by the agent and still granting");
 	p.state = PTG_STATE_OPEN;
 	world_change(&p);
 	CHECK(vgpu_mode() == VGPU_LIMITED && vgpu_reserve(0, MIB) == CUDA_SUCCESS, "opened again: %s", vgpu_reason());
@@ -226,7 +234,8 @@ static void damage(void)
 	CHECK(vgpu_limit(0) == GIB && strstr(vgpu_reason(), "other devices"), "another grant was taken for ours");
 	p = world_policy(2 * GIB);
 	world_change(&p);
-	CHECK(vgpu_limit(0) == 2 * GIB && vgpu_mode() == VGPU_LIMITED, "the repaired policy is not used: %s", vgpu_reason());
+	CHECK(vgpu_limit(0) == 2 * GIB && vgpu_mode() == VGPU_LIMITED, "the repaired policy is not used: %s",
+	      vgpu_reason());
 }
 
 /* Closed from the first call for want of a good policy, until the agent writes one. */
@@ -292,10 +301,13 @@ static void reordered(void)
 	fake_visible[0] = 2;
 	fake_visible[1] = 1;
 	fake_visible[2] = 0;
-	CHECK(vgpu_granted_count() == 2 && strcmp(vgpu_granted_uuid(1), fake_uuid(1)) == 0 && !vgpu_granted_uuid(2), "granted");
-	CHECK(!vgpu_visible(0) && vgpu_visible(1) && vgpu_visible(2) && !vgpu_visible(3) && !vgpu_visible(-1), "visible");
+	CHECK(vgpu_granted_count() == 2 && strcmp(vgpu_granted_uuid(1), fake_uuid(1)) == 0 && !vgpu_granted_uuid(2),
+	      "granted");
+	CHECK(!vgpu_visible(0) && vgpu_visible(1) && vgpu_visible(2) && !vgpu_visible(3) && !vgpu_visible(-1),
+	      "visible");
 	CHECK(vgpu_reserve(0, 1) == CUDA_ERROR_OUT_OF_MEMORY, "charged on a device of somebody else");
-	CHECK(vgpu_reserve(2, 5 * MIB) == CUDA_SUCCESS && vgpu_reserve(1, 7 * MIB) == CUDA_SUCCESS, "%s", vgpu_reason());
+	CHECK(vgpu_reserve(2, 5 * MIB) == CUDA_SUCCESS && vgpu_reserve(1, 7 * MIB) == CUDA_SUCCESS, "%s",
+	      vgpu_reason());
 	CHECK(world_used(0) == 5 * MIB && world_used(1) == 7 * MIB, "charged to the wrong device");
 	CHECK(vgpu_used_index(0) == 5 * MIB && vgpu_limit_index(1) == GIB, "by index");
 	CHECK(vgpu_granted_device(0) == 2 && vgpu_granted_device(1) == 1 && vgpu_granted_device(2) == -1, "ordinals");
@@ -326,9 +338,11 @@ static void contexts(void)
 	CHECK(world_ledger()->slot[0].device[0].context == 2 * GIB / PTG_UNIT, "the estimate is not shown");
 	vgpu_give_back_context(0, first);
 	CHECK(vgpu_used(0) == 0 && world_ledger()->slot[0].device[0].context == 0, "not given back");
-	CHECK(vgpu_reserve_context(1, &first) == CUDA_SUCCESS && first == 256 * MIB, "guess %llu", (unsigned long long)first);
+	CHECK(vgpu_reserve_context(1, &first) == CUDA_SUCCESS && first == 256 * MIB, "guess %llu",
+	      (unsigned long long)first);
 	CHECK(vgpu_settle_context(1, first, 100 * MIB) == 100 * MIB && vgpu_used(1) == 100 * MIB, "not settled");
-	CHECK(vgpu_reserve_context(1, &second) == CUDA_SUCCESS && vgpu_reserve_context(1, &third) == CUDA_SUCCESS, "room for two more");
+	CHECK(vgpu_reserve_context(1, &second) == CUDA_SUCCESS && vgpu_reserve_context(1, &third) == CUDA_SUCCESS,
+	      "room for two more");
 	CHECK(vgpu_settle_context(1, second, 10 * GIB) == 256 * MIB, "a guess is never raised");
 	vgpu_give_back(1, UINT64_MAX);
 	CHECK(vgpu_used(1) == 0 && vgpu_used(0) == 0, "saturates");
@@ -356,17 +370,20 @@ static void oversubscribed(void)
 	uint64_t total, left;
 	world_change(&p);
 	vgpu_view(0, 80 * GIB, 70 * GIB, &total, &left);
-	CHECK(total == 80 * GIB && left == 70 * GIB, "shown %llu of %llu", (unsigned long long)left, (unsigned long long)total);
+	CHECK(total == 80 * GIB && left == 70 * GIB, "shown %llu of %llu", (unsigned long long)left,
+	      (unsigned long long)total);
 	p.flags = PTG_FLAG_OVERSUBSCRIBED;
 	world_change(&p);
 	CHECK(vgpu_reserve(0, GIB) == CUDA_SUCCESS, "%s", vgpu_reason());
 	vgpu_view(0, 80 * GIB, 70 * GIB, &total, &left);
-	CHECK(total == 100 * GIB && left == 99 * GIB, "shown %llu of %llu", (unsigned long long)left, (unsigned long long)total);
+	CHECK(total == 100 * GIB && left == 99 * GIB, "shown %llu of %llu", (unsigned long long)left,
+	      (unsigned long long)total);
 }
 
 int main(void)
 {
-	static void (*const parts[])(void) = {bad_contents, bad_places, hand_over_wins, nothing_named, only_lower, live};
+	static void (*const parts[])(void) = {bad_contents,  bad_places, hand_over_wins,
+	                                      nothing_named, only_lower, live};
 	static void (*const scenes[])(void) = {reordered, before_init, contexts, numbers, oversubscribed};
 	for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
 		world_begin();

@@ -37,8 +37,9 @@ void world_begin(void)
 	snprintf(system_dir, sizeof system_dir, "%s/no-hand-over", world_dir);
 	vgpu_system_dir = system_dir;
 	static const char *const names[] = {
-		"PARTAGE_DIR", "CUDA_DEVICE_MEMORY_LIMIT", "MAX_GPU_MEM_MB", "CUDA_DISABLE_CONTROL", "CUDA_OVERSUBSCRIBE",
-		"CUDA_DEVICE_MEMORY_SHARED_CACHE", "CUDA_VISIBLE_DEVICES", "PARTAGE_CONTEXT_MEMORY", "PARTAGE_LOG"};
+	        "PARTAGE_DIR",          "CUDA_DEVICE_MEMORY_LIMIT", "MAX_GPU_MEM_MB",
+	        "CUDA_DISABLE_CONTROL", "CUDA_OVERSUBSCRIBE",       "CUDA_DEVICE_MEMORY_SHARED_CACHE",
+	        "CUDA_VISIBLE_DEVICES", "PARTAGE_CONTEXT_MEMORY",   "PARTAGE_LOG"};
 	for (size_t i = 0; i < sizeof names / sizeof *names; i++)
 		unsetenv(names[i]);
 	for (int i = 0; i < 8; i++) {
@@ -66,8 +67,13 @@ void world_seal(struct ptg_policy *policy)
 
 struct ptg_policy world_policy(uint64_t limit)
 {
-	struct ptg_policy p = {.magic = PTG_POLICY_MAGIC, .layout = PTG_POLICY_LAYOUT, .size = sizeof p, .generation = 1,
-			       .state = PTG_STATE_OPEN, .enforcement = PTG_ENFORCE_SHIM, .ndev = 2};
+	struct ptg_policy p = {.magic = PTG_POLICY_MAGIC,
+	                       .layout = PTG_POLICY_LAYOUT,
+	                       .size = sizeof p,
+	                       .generation = 1,
+	                       .state = PTG_STATE_OPEN,
+	                       .enforcement = PTG_ENFORCE_SHIM,
+	                       .ndev = 2};
 	for (unsigned i = 0; i < p.ndev; i++) {
 		memcpy(p.device[i].uuid, fake_uuid((int)i), PTG_UUID_SIZE);
 		p.device[i].memory = limit;
@@ -180,9 +186,11 @@ void *vgpu_real_cuda(const char *symbol)
 	static const struct {
 		const char *name;
 		void *function;
-	} names[] = {{"cuDeviceGetCount", (void *)get_count},   {"cuDeviceGet", (void *)get_device},
-		     {"cuDeviceGetUuid_v2", (void *)get_uuid},  {"cuDeviceGetPCIBusId", (void *)get_bus},
-		     {"cuCtxGetDevice", (void *)get_current}};
+	} names[] = {{"cuDeviceGetCount", (void *)get_count},
+	             {"cuDeviceGet", (void *)get_device},
+	             {"cuDeviceGetUuid_v2", (void *)get_uuid},
+	             {"cuDeviceGetPCIBusId", (void *)get_bus},
+	             {"cuCtxGetDevice", (void *)get_current}};
 	for (size_t i = 0; i < sizeof names / sizeof *names; i++)
 		if (strcmp(symbol, names[i].name) == 0)
 			return names[i].function;
@@ -218,10 +226,10 @@ void *vgpu_real_nvml(const char *symbol)
 		const char *name;
 		void *function;
 	} names[] = {{"nvmlInit_v2", (void *)nvml_nothing},
-		     {"nvmlShutdown", (void *)nvml_nothing},
-		     {"nvmlDeviceGetCount_v2", (void *)nvml_count},
-		     {"nvmlDeviceGetHandleByIndex_v2", (void *)nvml_handle},
-		     {"nvmlDeviceGetUUID", (void *)nvml_uuid}};
+	             {"nvmlShutdown", (void *)nvml_nothing},
+	             {"nvmlDeviceGetCount_v2", (void *)nvml_count},
+	             {"nvmlDeviceGetHandleByIndex_v2", (void *)nvml_handle},
+	             {"nvmlDeviceGetUUID", (void *)nvml_uuid}};
 	for (size_t i = 0; fake_nvml && i < sizeof names / sizeof *names; i++)
 		if (strcmp(symbol, names[i].name) == 0)
 			return names[i].function;

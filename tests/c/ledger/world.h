@@ -29,12 +29,12 @@ uint64_t world_sum(unsigned device);                   /* bytes of all slots, af
 
 /* ---- the driver ---------------------------------------------------------------------------------------------------------- */
 
-extern int fake_visible[8];  /* machine numbers by ordinal */
+extern int fake_visible[8]; /* machine numbers by ordinal */
 extern int fake_count;
-extern int fake_machine;     /* devices of the machine */
-extern bool fake_ready;      /* cuInit was called */
-extern bool fake_nvml;       /* NVML is there */
-extern unsigned fake_calls;  /* of the driver, any */
+extern int fake_machine; /* devices of the machine */
+extern bool fake_ready; /* cuInit was called */
+extern bool fake_nvml; /* NVML is there */
+extern unsigned fake_calls; /* of the driver, any */
 const char *fake_uuid(int number);
 
 /* ---- scenes ---------------------------------------------------------------------------------------------------------------- */
@@ -47,7 +47,7 @@ struct actor {
 	int to, from;
 };
 struct actor actor_start(void (*body)(void));
-void actor_end(struct actor *actor);    /* exit(0), waited for */
-void actor_kill(struct actor *actor);   /* SIGKILL, waited for */
+void actor_end(struct actor *actor); /* exit(0), waited for */
+void actor_kill(struct actor *actor); /* SIGKILL, waited for */
 
 #endif

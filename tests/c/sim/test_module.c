@@ -10,7 +10,7 @@ static const char rich_ptx[] =
         ".global .attribute(.managed) .align 4 .u32 shared_with_host;\n"
         ".visible .func (.param .b32 r) helper(.param .b32 x) { .reg .b32 %r<2>; ret; }\n"
         ".visible .entry work(\n .param .u8 c,\n .param .align 8 .b8 s[24],\n .param .u32 n, .param .u64 .ptr .global "
-	".align 4 p)\n"
+        ".align 4 p)\n"
         ".maxntid 256, 1, 1\n"
         "{ .shared .align 4 .b8 tile[512]; .reg .b32 %r<9>; { mov.u32 %r1, %tid.x; } L1: @%p1 bra L1; /* } */ ret; }\n"
         ".weak .entry nothing() { ret; }\n";
