@@ -20,7 +20,7 @@ from pathlib import Path
 
 
 def commands(build: Path) -> dict[Path, dict[str, str]]:
-    """Find the first compile command of each source; the libraries come before the tests that compile a source again."""
+    """Find the first compile command of each source; libraries come before tests that compile a source again."""
     first: dict[Path, dict[str, str]] = {}
     for entry in json.loads((build / "compile_commands.json").read_text()):
         first.setdefault(Path(entry["directory"], entry["file"]).resolve(), entry)
