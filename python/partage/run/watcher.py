@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from partage.run.nvml import Nvml
 
 CORRECT_FIRST_S: Final = 0.01  # after a process came or went
+LOOK_EVERY_S: Final = 1.0
 CORRECT_EVERY_S: Final = 1.0  # NVML costs milliseconds on a busy card
 RETRY_S: Final = 0.01  # a dead process's lock that is not free yet: somebody reclaims it, or a clone holds it
 
@@ -67,10 +68,13 @@ class Watcher:
         """Return the seconds until `step` has work even if nothing happens; None where only events matter."""
         if self._broken:
             return None
-        times = [RETRY_S] if any(process.ended_at for process in self._processes.values()) else []
+        # A tenant that wipes its ledger wipes the doorbell too: it is looked at even if nobody rings.
+        times = [LOOK_EVERY_S]
+        if any(process.ended_at for process in self._processes.values()):
+            times.append(RETRY_S)
         if self._processes and self._nvml is not None:
             times.append(max(0.0, self._correct_at - time.monotonic()))
-        return min(times, default=None)
+        return min(times)
 
     def handle(self, key: selectors.SelectorKey) -> None:
         """Take note of an event that `selector` reported for this watcher."""

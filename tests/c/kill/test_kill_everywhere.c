@@ -257,78 +257,118 @@ static void resume_peers(void)
 	syscall(SYS_futex, &control->pause, FUTEX_WAKE, PEERS, NULL, NULL, 0);
 }
 
+/* ---- the test ------------------------------------------------------------------------------------------------------------ */
+
+struct scene {
+	const char *name, *kind; /* as asked for; of the work */
+	bool refused;
+	int acknowledged; /* the peers write a byte each when they rest */
+	struct sim_machine *machine;
+	struct ptg_ledger *ledger;
+};
+
+static pid_t start_victim(const struct scene *s)
+{
+	return start("victim", s->kind, s->refused, -1, true);
+}
+
+static void set_up(struct scene *s)
+{
+	char path[1024];
+	int acknowledge[2];
+	snprintf(path, sizeof path, "%s/control", scratch);
+	int fd = open(path, O_CREAT | O_RDWR | O_CLOEXEC, 0600);
+	CHECK(fd >= 0 && ftruncate(fd, sizeof *control) == 0, "%s: %s", path, strerror(errno));
+	control = share_map(path, sizeof *control);
+	work_init(); /* makes the machine; this process has no shim and allocates nothing */
+	snprintf(path, sizeof path, "%s/machine", getenv("PARTAGE_SIM_DIR"));
+	s->machine = share_map(path, sizeof *s->machine);
+	snprintf(path, sizeof path, "%s/share", scratch);
+	share_create(path, &s->machine->model[0], LIMIT);
+	setenv("PARTAGE_DIR", path, 1);
+	CHECK(pipe(acknowledge) == 0, "pipe");
+	for (int i = 0; i < PEERS; i++)
+		start("peer", s->kind, i, acknowledge[1], false);
+	close(acknowledge[1]);
+	s->acknowledged = acknowledge[0];
+}
+
+/* While the peers rest, beside the slot of a dead one: as later victims find the ledger. */
+static int record_steps(struct scene *s, uint32_t *step)
+{
+	char path[1024];
+	pause_peers(s->acknowledged, false, -1);
+	kill_at(start_victim(s), 0, 1);
+	int recorded = record(start_victim(s), step, STEPS);
+	resume_peers();
+	CHECK(recorded > 20, "%d instructions inside the library: the calls are not hooked", recorded);
+	snprintf(path, sizeof path, "%s/share/ledger", scratch);
+	s->ledger = share_map(path, sizeof *s->ledger);
+	return recorded;
+}
+
+/* Kills a victim before it takes step[k]; false where it never came there. */
+static bool kill_before(const struct scene *s, const uint32_t *step, int k)
+{
+	int n = 0;
+	for (int i = 0; i <= k; i++)
+		n += step[i] == step[k];
+	/* A victim that lost a race takes another path once in a while: it gets more than one chance. */
+	bool hit = false;
+	for (int attempt = 0; attempt < ATTEMPTS && !hit; attempt++)
+		hit = kill_at(start_victim(s), step[k], n);
+	if (!hit)
+		NOTE("%s: offset %x of the library, time %d, was not reached, the calls gave %d", s->name, step[k], n,
+		     control->result);
+	pause_peers(s->acknowledged, true, k);
+	uint64_t charged = share_charged(s->ledger), physical = share_physical(s->machine);
+	CHECK(charged == physical, "step %d (offset %x): ledger %llu bytes, simulator %llu", k, step[k],
+	      (unsigned long long)charged, (unsigned long long)physical);
+	resume_peers();
+	return hit;
+}
+
+static void kill_everywhere(const char *name, int most)
+{
+	static uint32_t step[STEPS];
+	bool refused = strcmp(name, "refused") == 0;
+	struct scene s = {.name = name, .kind = refused ? "plain" : name, .refused = refused};
+	set_up(&s);
+	int recorded = record_steps(&s, step), kills = 0, missed = 0;
+	int stride = recorded > most ? (recorded + most - 1) / most : 1;
+	for (int k = 0; k < recorded; k += stride) {
+		if (kill_before(&s, step, k))
+			kills++;
+		else
+			missed++;
+	}
+	CHECK(s.machine->device[0].peak <= LIMIT, "the simulator once counted %llu bytes, limit %llu",
+	      (unsigned long long)s.machine->device[0].peak, (unsigned long long)LIMIT);
+	NOTE("%s: %d instructions in the library from entry to return, every %d. was a kill point: %d kills, %d not "
+	     "reached",
+	     name, recorded, stride, kills, missed);
+	CHECK(missed == 0, "%d recorded instructions were not reached in %d attempts each", missed, ATTEMPTS);
+}
+
 int main(int argc, char **argv)
 {
 #ifndef __x86_64__
 	SKIP("single-stepping is written for x86-64");
 #endif
 #if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
-	SKIP("a sanitizer's own instructions would be the ones killed at, and its peers miss the 2 s; `make soak` has "
-	     "the rest");
+	SKIP("it would kill at a sanitizer's own instructions, and the peers miss the 2 s");
 #endif
 	CHECK(readlink("/proc/self/exe", self_path, sizeof self_path - 1) > 0, "readlink");
 	snprintf(scratch, sizeof scratch, "%s", getenv("TEST_SCRATCH"));
-	char path[1024];
-	snprintf(path, sizeof path, "%s/control", scratch);
 	if (argc == 5) { /* a child */
+		char path[1024];
+		snprintf(path, sizeof path, "%s/control", scratch);
 		control = share_map(path, sizeof *control);
 		if (strcmp(argv[1], "peer") == 0)
 			peer(work_kind(argv[2]), atoi(argv[3]), atoi(argv[4]));
 		victim(work_kind(argv[2]), argv[3][0] == '1');
 	}
 	CHECK(argc >= 2, "usage: test_kill_everywhere KIND|refused [MOST]");
-	bool refused = strcmp(argv[1], "refused") == 0;
-	const char *kind = refused ? "plain" : argv[1];
-	int most = argc > 2 ? atoi(argv[2]) : STEPS, acknowledge[2];
-	int fd = open(path, O_CREAT | O_RDWR | O_CLOEXEC, 0600);
-	CHECK(fd >= 0 && ftruncate(fd, sizeof *control) == 0, "%s: %s", path, strerror(errno));
-	control = share_map(path, sizeof *control);
-	work_init(); /* makes the machine; this process has no shim and allocates nothing */
-	snprintf(path, sizeof path, "%s/machine", getenv("PARTAGE_SIM_DIR"));
-	struct sim_machine *machine = share_map(path, sizeof *machine);
-	snprintf(path, sizeof path, "%s/share", scratch);
-	share_create(path, &machine->model[0], LIMIT);
-	setenv("PARTAGE_DIR", path, 1);
-	CHECK(pipe(acknowledge) == 0, "pipe");
-
-	static uint32_t step[STEPS];
-	for (int i = 0; i < PEERS; i++)
-		start("peer", kind, i, acknowledge[1], false);
-	close(acknowledge[1]);
-	/* Recorded while the peers rest, beside the slot of a dead one: as later victims find the ledger. */
-	pause_peers(acknowledge[0], false, -1);
-	kill_at(start("victim", kind, refused, -1, true), 0, 1);
-	int recorded = record(start("victim", kind, refused, -1, true), step, STEPS);
-	resume_peers();
-	CHECK(recorded > 20, "%d instructions inside the library: the calls are not hooked", recorded);
-	snprintf(path, sizeof path, "%s/share/ledger", scratch);
-	struct ptg_ledger *ledger = share_map(path, sizeof *ledger);
-
-	int stride = recorded > most ? (recorded + most - 1) / most : 1, kills = 0, missed = 0;
-	for (int k = 0; k < recorded; k += stride) {
-		int n = 0;
-		for (int i = 0; i <= k; i++)
-			n += step[i] == step[k];
-		/* A victim that lost a race takes another path once in a while: it gets more than one chance. */
-		bool hit = false;
-		for (int attempt = 0; attempt < ATTEMPTS && !hit; attempt++)
-			hit = kill_at(start("victim", kind, refused, -1, true), step[k], n);
-		kills += hit;
-		missed += !hit;
-		if (!hit)
-			NOTE("%s: offset %x of the library, time %d, was not reached, the calls gave %d", argv[1],
-			     step[k], n, control->result);
-		pause_peers(acknowledge[0], true, k);
-		uint64_t charged = share_charged(ledger), physical = share_physical(machine);
-		CHECK(charged == physical, "step %d (offset %x): ledger %llu bytes, simulator %llu", k, step[k],
-		      (unsigned long long)charged, (unsigned long long)physical);
-		resume_peers();
-	}
-	CHECK(machine->device[0].peak <= LIMIT, "the simulator once counted %llu bytes, limit %llu",
-	      (unsigned long long)machine->device[0].peak, (unsigned long long)LIMIT);
-	NOTE("%s: %d instructions in the library from entry to return, every %d. was a kill point: %d kills, %d not "
-	     "reached",
-	     argv[1], recorded, stride, kills, missed);
-	CHECK(missed == 0, "%d recorded instructions were not reached in %d attempts each", missed, ATTEMPTS);
+	kill_everywhere(argv[1], argc > 2 ? atoi(argv[2]) : STEPS);
 	return 0;
 }
