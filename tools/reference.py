@@ -106,8 +106,10 @@ def entry_points_page() -> str:
     parts = [
         "# What the library does about each entry point",
         NOTE,
-        "Every public name of `cuda.h` and `nvml.h`, CUDA 12 and 13, from `hook/include/partage/cuda_api.def` and\n"
-        "`nvml_api.def`, which also say why. A device that was not granted does not exist for any of them.",
+        (
+            "Every public name of `cuda.h` and `nvml.h`, CUDA 12 and 13, from `hook/include/partage/cuda_api.def` and\n"
+            "`nvml_api.def`, which also say why. A device that was not granted does not exist for any of them."
+        ),
     ]
     for title, table in (("cuda.h", read_table("cuda_api.def")), ("nvml.h", read_table("nvml_api.def"))):
         parts.append(f"## {title}: {sum(map(len, table.values()))} names")
