@@ -30,7 +30,7 @@ from partage.model import (
     format_memory,
     names,
 )
-from partage.run.processes import directories_in_use
+from partage.run.processes import used_of
 from partage.shm import OPEN_FLAGS, Ledger, Policy, PolicyFile, create_ledger, create_turns, read_ledger, read_policy
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def living(roots: Iterable[Path] | None = None) -> list[HandOver]:
 def alive(entries: Iterable[HandOver]) -> list[HandOver]:
     """Return those in use: watched, with a slot that is held, or with a process that was started under them."""
     found = [(entry, entry.is_locked()) for entry in entries]
-    named = frozenset() if all(locked for _, locked in found) else directories_in_use()
+    named = used_of([entry.path for entry, locked in found if not locked])
     return [entry for entry, locked in found if locked or entry.path in named]
 
 

@@ -6,19 +6,26 @@ between two lines: a process that has ended is None or left out, never an error.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from partage.model import names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from partage.shm import Slot
 
 _PROC: Final = Path("/proc")
-_START_TIME: Final = 19  # position behind the name in /proc/<pid>/stat
+_FLAGS: Final = 6  # positions behind the name in /proc/<pid>/stat
+_START_TIME: Final = 19
+_ENVIRONMENT_END: Final = 48
+_PF_EXITING: Final = 0x4  # flags of a task, as in the kernel's sched.h
+_PF_KTHREAD: Final = 0x200000
+_EXEC_S: Final = 0.0005
 
 
 def _all() -> Iterator[int]:
@@ -66,20 +73,43 @@ def _other_threads(pid: int) -> bool:
         return False
 
 
-def directories_in_use() -> frozenset[Path]:
-    """Return the hand-over directories that processes were started with, of those that we may look at."""
+def used_of(directories: Collection[Path]) -> frozenset[Path]:
+    """Return those of these hand-over directories that processes were started with, as far as we may look at them.
+
+    A process that ends while we look may have left a child that the list does not have yet: so processes are listed
+    until a list brings nothing new. A child's number is above its parent's and the kernel lists them in order.
+    """
     start = f"{names.ENV_DIR}=".encode()
-    return frozenset(
-        Path(os.fsdecode(entry[len(start) :]))
-        for pid in _all()
-        for entry in _environment(pid)
-        if entry.startswith(start)
-    )
+    missing = set(directories)
+    seen: set[int] = set()
+    while missing and (new := set(_all()) - seen):
+        seen |= new
+        entries = (entry for pid in new for entry in _environment(pid))
+        missing -= {Path(os.fsdecode(entry[len(start) :])) for entry in entries if entry.startswith(start)}
+    return frozenset(directories) - missing
 
 
 def _environment(pid: int) -> list[bytes]:
     """Return the environment that a process was started with; empty where it has ended or is not ours to look at."""
-    try:
-        return (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
-    except OSError:
-        return []
+    for task in (_PROC / str(pid), *_threads(pid)):  # where the first thread has ended, the others know it still
+        with contextlib.suppress(OSError):
+            while not (text := (task / "environ").read_bytes()) and _is_between_programs(task):
+                time.sleep(_EXEC_S)
+            if text:
+                return text.split(b"\0")
+    return []
+
+
+def _threads(pid: int) -> Iterator[Path]:
+    with contextlib.suppress(OSError):
+        yield from (_PROC / str(pid) / "task").iterdir()
+
+
+def _is_between_programs(task: Path) -> bool:
+    """Whether a task is inside of execve, where the old environment is gone and the new one not yet in place.
+
+    Its memory then has no end of the environment (field 51 of stat, 0), as neither kernel threads nor the dead have.
+    """
+    fields = (task / "stat").read_text(errors="replace").rpartition(")")[2].split()
+    flags, end = int(fields[_FLAGS]), int(fields[_ENVIRONMENT_END])
+    return end == 0 and not flags & (_PF_KTHREAD | _PF_EXITING)
