@@ -6,6 +6,7 @@ function for a `_ptsz`/`_ptds` variant, or a spelling with the same parameters),
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,12 @@ EARLY = {
     *("nvmlInit", "nvmlInit_v2", "nvmlInitWithFlags", "nvmlErrorString"),
     *("nvmlSystemGetCudaDriverVersion", "nvmlSystemGetCudaDriverVersion_v2"),
 }
+#: Calls that no stream capture sees, so that one of the wrong mode forbids them (hook/sim/capture.h): synchronous ones.
+_UNSAFE = re.compile(
+    r"cuMemAlloc(Pitch|Managed|Host)?|cuMemFree(Host)?|cuMemHost(Alloc|Register|Unregister)|cuCtxSynchronize|"
+    r"cuStream(Synchronize|Query)|cuEvent(Synchronize|Query)|"
+    r"cuMemcpy(Peer|HtoD|DtoH|DtoD|DtoA|AtoD|HtoA|AtoH|AtoA|2D|2DUnaligned|3D|3DPeer)?|cuMemsetD(2D)?(8|16|32)"
+)
 #: These open the simulated machine before anything else, so that a fault armed there can fail them.
 OPENS = {"cuInit", "nvmlInit", "nvmlInit_v2", "nvmlInitWithFlags"}
 
@@ -81,6 +88,8 @@ def entry_c(header: Header, impls: dict[str, Implementation], nvml: bool) -> str
     what = "The public functions of " + ("libnvidia-ml.so.1." if nvml else "libcuda.so.1.")
     success = "NVML_ERROR_NOT_SUPPORTED" if nvml else "CUDA_ERROR_NOT_SUPPORTED"
     lines = [BANNER.format(what=what), '#include "sim_impl.h"', '#include "entry.h"', '#include "sim.h"', ""]
+    if not nvml:
+        lines += ["bool sim_capture_prohibits(int *result);", ""]
     lines += ["const char *const sim_call_name[] = {", *(f'\t"{name}",' for name in header.functions), "};", ""]
     lines += [
         f"const unsigned sim_calls = {len(header.functions)};",
@@ -116,6 +125,9 @@ def _entry(index: int, function: Function, impl: Implementation, not_supported: 
     flags = [flag for flag, names in (("SIM_EARLY", EARLY), ("SIM_OPENS", OPENS)) if function.name in names]
     body = f"\tint sim_result;\n\n\tif (sim_enter({index}, {' | '.join(flags) or '0'}, &sim_result))\n"
     body += f"\t\treturn ({function.result})sim_leave({index}, sim_result);\n"
+    if _UNSAFE.fullmatch(split_name(function.name)[0]):
+        body += "\tif (sim_capture_prohibits(&sim_result))\n"
+        body += f"\t\treturn ({function.result})sim_leave({index}, sim_result);\n"
     if impl.function is None:
         body += unused([parameter.name for parameter in function.parameters])
         body += f"\tsim_result = {not_supported};\n"

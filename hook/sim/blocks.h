@@ -52,6 +52,9 @@ struct sim_granule;
 /* Where the granule at this address says what small blocks it holds (NULL: none); NULL: not in a device's arena. */
 struct sim_granule **sim_shared_granule(uint64_t address);
 uint64_t sim_next_granule(uint64_t address); /* the first that begins after this address, in the same arena; 0: none */
+/* Room for device memory that is not there yet, so not counted either; what comes back loses its pages. */
+bool sim_room_take(int device, uint64_t bytes, uint64_t *start);
+void sim_room_give(int device, uint64_t start, uint64_t bytes);
 bool sim_host_take(uint64_t bytes, uint64_t *start); /* pages for pinned host memory */
 void sim_host_give(uint64_t start, uint64_t bytes);
 
@@ -66,6 +69,7 @@ enum sim_block_kind {
 	SIM_BLOCK_PLAIN, /* cuMemAlloc, cuMemAllocPitch */
 	SIM_BLOCK_MANAGED, /* cuMemAllocManaged */
 	SIM_BLOCK_POOL, /* cuMemAllocAsync */
+	SIM_BLOCK_GRAPH, /* an allocation node of a graph */
 	SIM_BLOCK_DRIVER, /* sim_memory_take() */
 	SIM_BLOCK_MAPPED, /* cuMemMap */
 	SIM_BLOCK_HOST, /* cuMemHostAlloc, cuMemAllocHost */
@@ -89,6 +93,8 @@ struct sim_block {
 	bool read_mostly;
 	/* pools */
 	struct sim_pool *pool;
+	/* graphs */
+	struct sim_graph_block *graph;
 	/* mappings */
 	struct sim_allocation *allocation;
 	uint64_t offset; /* into the allocation */

@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "capture.h"
 #include "context.h"
 #include "sim_impl.h"
 #include "visible.h"
@@ -229,6 +230,8 @@ CUresult sim_cuCtxSynchronize(void)
 	struct sim_context *context;
 	CUresult result = sim_require(&context);
 
+	if (result == CUDA_SUCCESS)
+		result = sim_capture_forbids_context(context);
 	return result == CUDA_SUCCESS ? sim_context_wait(context) : result;
 }
 
@@ -239,7 +242,8 @@ CUresult sim_cuCtxSynchronize_v2(CUcontext handle)
 	if (!sim_initialized())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	struct sim_context *context = sim_context_of(handle);
-	return context ? sim_context_wait(context) : CUDA_ERROR_INVALID_CONTEXT;
+	CUresult result = context ? sim_capture_forbids_context(context) : CUDA_ERROR_INVALID_CONTEXT;
+	return result == CUDA_SUCCESS ? sim_context_wait(context) : result;
 }
 
 /* ---- peers ------------------------------------------------------------------------------------------------------ */

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "blocks.h"
+#include "capture.h"
 #include "context.h"
 #include "copy.h"
 #include "sim_impl.h"
@@ -36,7 +37,7 @@ CUresult sim_place_of(struct sim_context *context, enum sim_side side, uint64_t 
 	return result;
 }
 
-static void run_copy(void *arg)
+void sim_copy_run(void *arg)
 {
 	struct sim_box box;
 
@@ -61,7 +62,7 @@ static bool stage(struct sim_box *box)
 	gather.dst_pitch = box->width;
 	gather.dst_slice = box->width * box->height;
 	gather.staging = NULL;
-	run_copy(&gather);
+	sim_copy_run(&gather);
 	box->src = gather.dst;
 	box->src_pitch = gather.dst_pitch;
 	box->src_slice = gather.dst_slice;
@@ -71,7 +72,7 @@ static bool stage(struct sim_box *box)
 CUresult sim_copy(struct sim_context *context, CUstream handle, const struct sim_box *given,
                   const struct sim_place *dst, const struct sim_place *src, bool synchronous)
 {
-	struct sim_work work = {.run = run_copy, .arg_size = sizeof(struct sim_box)};
+	struct sim_work work = {.run = sim_copy_run, .arg_size = sizeof(struct sim_box)};
 	struct sim_box box = *given;
 	size_t bytes = box.width * box.height * box.depth;
 	CUresult result = CUDA_SUCCESS;
@@ -81,13 +82,13 @@ CUresult sim_copy(struct sim_context *context, CUstream handle, const struct sim
 	struct sim_stream *stream = sim_stream_of(handle, &result);
 	if (!stream)
 		return result;
+	if (!synchronous && sim_stream_capturing(stream))
+		return sim_capture_copy(stream, &box, dst, src);
 	if (synchronous)
 		wait = !dst->device || !src->device || dst->sync_memops || src->sync_memops;
 	else
 		wait = dst->pageable || (src->pageable && bytes > STAGED_BYTES);
-	if (sim_stream_capturing(stream))
-		wait = false;
-	else if (!wait && src->pageable && !stage(&box))
+	if (!wait && src->pageable && !stage(&box))
 		wait = true;
 	if (dst->device || src->device)
 		work.device_ns = sim_copy_ns(context->device, bytes);

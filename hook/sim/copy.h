@@ -26,6 +26,23 @@ struct sim_box {
 	void *staging; /* freed after the copy */
 };
 
+/* Runs a copy (arg: a struct sim_box); it may be queued with whole boxes as arguments. */
+void sim_copy_run(void *arg);
+/* What cuMemcpy3D is asked for, checked against this context. */
+CUresult sim_box_of(struct sim_context *context, const CUDA_MEMCPY3D *params, struct sim_box *box,
+                    struct sim_place *dst, struct sim_place *src);
+
+/* Rows of one value. */
+struct sim_fill {
+	uint64_t dst;
+	size_t pitch, width, height; /* width in elements */
+	unsigned value, element;     /* element: 1, 2 or 4 bytes */
+	int drop;                    /* MADV_* that makes whole pages zero, 0: none */
+};
+/* Checks a fill and makes work of it. width, height > 0. */
+CUresult sim_fill_work(struct sim_context *context, const struct sim_fill *fill, struct sim_place *place,
+                       struct sim_work *work);
+
 /* Queues the copy. A synchronous one waits where the real driver does: not between devices. An asynchronous one from
  * pageable memory has read it when this returns, and one into pageable memory has written it. */
 CUresult sim_copy(struct sim_context *context, CUstream stream, const struct sim_box *box, const struct sim_place *dst,

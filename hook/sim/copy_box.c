@@ -78,19 +78,28 @@ static CUresult resolve(struct sim_context *context, const struct end *end, cons
 	return sim_place_of(end->context ? end->context : context, side, *start, bytes, write, place);
 }
 
+static CUresult resolve_both(struct sim_context *context, const struct end *dst, const struct end *src,
+                             const struct extent *extent, struct sim_box *box, struct sim_place *dst_place,
+                             struct sim_place *src_place)
+{
+	*box = (struct sim_box){.width = extent->width, .height = extent->height, .depth = extent->depth};
+	CUresult result = resolve(context, dst, extent, true, &box->dst, &box->dst_pitch, &box->dst_slice, dst_place);
+	if (result == CUDA_SUCCESS)
+		result = resolve(context, src, extent, false, &box->src, &box->src_pitch, &box->src_slice, src_place);
+	return result;
+}
+
 static CUresult copy(const struct end *dst, const struct end *src, const struct extent *extent, CUstream stream,
                      bool synchronous)
 {
-	struct sim_box box = {.width = extent->width, .height = extent->height, .depth = extent->depth};
 	struct sim_place dst_place, src_place;
+	struct sim_box box;
 	struct sim_context *context;
 	CUresult result = sim_require(&context);
 
 	if (result != CUDA_SUCCESS || !extent->width || !extent->height || !extent->depth)
 		return result;
-	result = resolve(context, dst, extent, true, &box.dst, &box.dst_pitch, &box.dst_slice, &dst_place);
-	if (result == CUDA_SUCCESS)
-		result = resolve(context, src, extent, false, &box.src, &box.src_pitch, &box.src_slice, &src_place);
+	result = resolve_both(context, dst, src, extent, &box, &dst_place, &src_place);
 	return result == CUDA_SUCCESS ? sim_copy(context, stream, &box, &dst_place, &src_place, synchronous) : result;
 }
 
@@ -111,6 +120,17 @@ static CUresult copy(const struct end *dst, const struct end *src, const struct 
 	 .z = (p)->end##Z,                                                                                             \
 	 .pitch = (p)->end##Pitch,                                                                                     \
 	 .height = (p)->end##Height}
+
+CUresult sim_box_of(struct sim_context *context, const CUDA_MEMCPY3D *p, struct sim_box *box, struct sim_place *dst_place,
+                    struct sim_place *src_place)
+{
+	struct end dst = END_3D(p, dst), src = END_3D(p, src);
+	struct extent extent = {p->WidthInBytes, p->Height, p->Depth};
+
+	if (!extent.width || !extent.height || !extent.depth)
+		return CUDA_ERROR_INVALID_VALUE;
+	return resolve_both(context, &dst, &src, &extent, box, dst_place, src_place);
+}
 
 static CUresult copy_2d(const CUDA_MEMCPY2D *p, CUstream stream, bool synchronous)
 {

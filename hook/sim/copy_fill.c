@@ -8,18 +8,12 @@
 #include <sys/mman.h>
 
 #include "blocks.h"
+#include "capture.h"
 #include "copy.h"
 #include "sim_impl.h"
 
 #define PAGE      UINT64_C(4096)
 #define DROP_FROM UINT64_C(65536)
-
-struct fill {
-	uint64_t dst;
-	size_t pitch, width, height; /* width in elements */
-	unsigned value, element;     /* element: 1, 2 or 4 bytes */
-	int drop;                    /* MADV_* that makes whole pages zero, 0: none */
-};
 
 static void fill_row(char *p, unsigned value, unsigned element, size_t n)
 {
@@ -45,7 +39,7 @@ static void clear(uint64_t start, uint64_t n, int drop)
 
 static void run_fill(void *arg)
 {
-	struct fill fill;
+	struct sim_fill fill;
 
 	memcpy(&fill, arg, sizeof fill);
 	for (size_t y = 0; y < fill.height; y++) {
@@ -72,7 +66,7 @@ static int drop_advice(uint64_t p)
 	return advice;
 }
 
-static CUresult check(struct sim_context *context, struct fill *fill, size_t *bytes, struct sim_place *place)
+static CUresult check(struct sim_context *context, const struct sim_fill *fill, size_t *bytes, struct sim_place *place)
 {
 	size_t row, rest;
 
@@ -85,25 +79,40 @@ static CUresult check(struct sim_context *context, struct fill *fill, size_t *by
 	return sim_place_of(context, SIM_SIDE_DEVICE, fill->dst, *bytes, true, place);
 }
 
-static CUresult fill(struct fill what, CUstream handle, bool synchronous)
+CUresult sim_fill_work(struct sim_context *context, const struct sim_fill *given, struct sim_place *place,
+                       struct sim_work *work)
 {
-	struct sim_work work = {.run = run_fill, .arg_size = sizeof what};
+	struct sim_fill fill = *given;
+	size_t bytes;
+	CUresult result = check(context, &fill, &bytes, place);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	fill.drop = fill.value ? 0 : drop_advice(fill.dst);
+	work->device_ns = sim_copy_ns(context->device, fill.width * fill.element * fill.height);
+	work->run = run_fill;
+	work->arg_size = sizeof fill;
+	memcpy(work->arg, &fill, sizeof fill);
+	return CUDA_SUCCESS;
+}
+
+static CUresult fill(struct sim_fill what, CUstream handle, bool synchronous)
+{
 	struct sim_context *context;
 	struct sim_place place;
-	size_t bytes;
+	struct sim_work work;
 	CUresult result = sim_require(&context);
 
 	if (result != CUDA_SUCCESS || !what.width || !what.height)
 		return result;
-	result = check(context, &what, &bytes, &place);
+	result = sim_fill_work(context, &what, &place, &work);
 	if (result != CUDA_SUCCESS)
 		return result;
 	struct sim_stream *stream = sim_stream_of(handle, &result);
 	if (!stream)
 		return result;
-	what.drop = what.value ? 0 : drop_advice(what.dst);
-	work.device_ns = sim_copy_ns(context->device, what.width * what.element * what.height);
-	memcpy(work.arg, &what, sizeof what);
+	if (!synchronous && sim_stream_capturing(stream))
+		return sim_capture_fill(stream, &what);
 	/* As documented: waits for host memory only. */
 	if (synchronous && (!place.device || place.sync_memops))
 		return sim_enqueue_wait(stream, &work);
@@ -112,96 +121,96 @@ static CUresult fill(struct fill what, CUstream handle, bool synchronous)
 
 CUresult sim_cuMemsetD8_v2(CUdeviceptr dst, unsigned char value, size_t n)
 {
-	return fill((struct fill){.dst = dst, .width = n, .height = 1, .value = value, .element = 1}, NULL, true);
+	return fill((struct sim_fill){.dst = dst, .width = n, .height = 1, .value = value, .element = 1}, NULL, true);
 }
 
 CUresult sim_cuMemsetD2D8_v2(CUdeviceptr dst, size_t pitch, unsigned char value, size_t width, size_t height)
 {
-	return fill((struct fill){dst, pitch, width, height, value, 1, 0}, NULL, true);
+	return fill((struct sim_fill){dst, pitch, width, height, value, 1, 0}, NULL, true);
 }
 
 CUresult sim_cuMemsetD8(CUdeviceptr_v1 dst, unsigned char value, unsigned int n)
 {
-	return fill((struct fill){.dst = dst, .width = n, .height = 1, .value = value, .element = 1}, NULL, true);
+	return fill((struct sim_fill){.dst = dst, .width = n, .height = 1, .value = value, .element = 1}, NULL, true);
 }
 
 CUresult sim_cuMemsetD2D8(CUdeviceptr_v1 dst, unsigned int pitch, unsigned char value, unsigned int width,
                           unsigned int height)
 {
-	return fill((struct fill){dst, pitch, width, height, value, 1, 0}, NULL, true);
+	return fill((struct sim_fill){dst, pitch, width, height, value, 1, 0}, NULL, true);
 }
 
 CUresult sim_cuMemsetD8Async(CUdeviceptr dst, unsigned char value, size_t n, CUstream stream)
 {
-	return fill((struct fill){.dst = dst, .width = n, .height = 1, .value = value, .element = 1}, stream, false);
+	return fill((struct sim_fill){.dst = dst, .width = n, .height = 1, .value = value, .element = 1}, stream, false);
 }
 
 CUresult sim_cuMemsetD2D8Async(CUdeviceptr dst, size_t pitch, unsigned char value, size_t width, size_t height,
                                CUstream stream)
 {
-	return fill((struct fill){dst, pitch, width, height, value, 1, 0}, stream, false);
+	return fill((struct sim_fill){dst, pitch, width, height, value, 1, 0}, stream, false);
 }
 
 CUresult sim_cuMemsetD16_v2(CUdeviceptr dst, unsigned short value, size_t n)
 {
-	return fill((struct fill){.dst = dst, .width = n, .height = 1, .value = value, .element = 2}, NULL, true);
+	return fill((struct sim_fill){.dst = dst, .width = n, .height = 1, .value = value, .element = 2}, NULL, true);
 }
 
 CUresult sim_cuMemsetD2D16_v2(CUdeviceptr dst, size_t pitch, unsigned short value, size_t width, size_t height)
 {
-	return fill((struct fill){dst, pitch, width, height, value, 2, 0}, NULL, true);
+	return fill((struct sim_fill){dst, pitch, width, height, value, 2, 0}, NULL, true);
 }
 
 CUresult sim_cuMemsetD16(CUdeviceptr_v1 dst, unsigned short value, unsigned int n)
 {
-	return fill((struct fill){.dst = dst, .width = n, .height = 1, .value = value, .element = 2}, NULL, true);
+	return fill((struct sim_fill){.dst = dst, .width = n, .height = 1, .value = value, .element = 2}, NULL, true);
 }
 
 CUresult sim_cuMemsetD2D16(CUdeviceptr_v1 dst, unsigned int pitch, unsigned short value, unsigned int width,
                            unsigned int height)
 {
-	return fill((struct fill){dst, pitch, width, height, value, 2, 0}, NULL, true);
+	return fill((struct sim_fill){dst, pitch, width, height, value, 2, 0}, NULL, true);
 }
 
 CUresult sim_cuMemsetD16Async(CUdeviceptr dst, unsigned short value, size_t n, CUstream stream)
 {
-	return fill((struct fill){.dst = dst, .width = n, .height = 1, .value = value, .element = 2}, stream, false);
+	return fill((struct sim_fill){.dst = dst, .width = n, .height = 1, .value = value, .element = 2}, stream, false);
 }
 
 CUresult sim_cuMemsetD2D16Async(CUdeviceptr dst, size_t pitch, unsigned short value, size_t width, size_t height,
                                 CUstream stream)
 {
-	return fill((struct fill){dst, pitch, width, height, value, 2, 0}, stream, false);
+	return fill((struct sim_fill){dst, pitch, width, height, value, 2, 0}, stream, false);
 }
 
 CUresult sim_cuMemsetD32_v2(CUdeviceptr dst, unsigned int value, size_t n)
 {
-	return fill((struct fill){.dst = dst, .width = n, .height = 1, .value = value, .element = 4}, NULL, true);
+	return fill((struct sim_fill){.dst = dst, .width = n, .height = 1, .value = value, .element = 4}, NULL, true);
 }
 
 CUresult sim_cuMemsetD2D32_v2(CUdeviceptr dst, size_t pitch, unsigned int value, size_t width, size_t height)
 {
-	return fill((struct fill){dst, pitch, width, height, value, 4, 0}, NULL, true);
+	return fill((struct sim_fill){dst, pitch, width, height, value, 4, 0}, NULL, true);
 }
 
 CUresult sim_cuMemsetD32(CUdeviceptr_v1 dst, unsigned int value, unsigned int n)
 {
-	return fill((struct fill){.dst = dst, .width = n, .height = 1, .value = value, .element = 4}, NULL, true);
+	return fill((struct sim_fill){.dst = dst, .width = n, .height = 1, .value = value, .element = 4}, NULL, true);
 }
 
 CUresult sim_cuMemsetD2D32(CUdeviceptr_v1 dst, unsigned int pitch, unsigned int value, unsigned int width,
                            unsigned int height)
 {
-	return fill((struct fill){dst, pitch, width, height, value, 4, 0}, NULL, true);
+	return fill((struct sim_fill){dst, pitch, width, height, value, 4, 0}, NULL, true);
 }
 
 CUresult sim_cuMemsetD32Async(CUdeviceptr dst, unsigned int value, size_t n, CUstream stream)
 {
-	return fill((struct fill){.dst = dst, .width = n, .height = 1, .value = value, .element = 4}, stream, false);
+	return fill((struct sim_fill){.dst = dst, .width = n, .height = 1, .value = value, .element = 4}, stream, false);
 }
 
 CUresult sim_cuMemsetD2D32Async(CUdeviceptr dst, size_t pitch, unsigned int value, size_t width, size_t height,
                                 CUstream stream)
 {
-	return fill((struct fill){dst, pitch, width, height, value, 4, 0}, stream, false);
+	return fill((struct sim_fill){dst, pitch, width, height, value, 4, 0}, stream, false);
 }

@@ -14,6 +14,7 @@
 #include <sys/prctl.h>
 #include <time.h>
 
+#include "capture.h"
 #include "timeline.h"
 
 #define POLL_NS 100000 /* how often memory is looked at for a stream that waits for a value in it */
@@ -528,7 +529,8 @@ static CUresult push(struct sim_engine *engine, struct sim_stream *stream, const
 {
 	uint32_t depth = sim_machine->model[engine->device].queue_depth;
 	struct sim_waiter room = {.satisfied = has_room, .stream = stream, .mark = depth ? depth : 1024};
-	sim_engine_wait(&room);
+	if (!stream->lane)
+		sim_engine_wait(&room);
 	struct sim_item *item = item_new(like);
 	if (!item)
 		/* NOLINTNEXTLINE(clang-analyzer-core.StackAddressEscape): who wakes a waiter has taken it off the list */
@@ -559,6 +561,8 @@ CUresult sim_engine_submit(struct sim_stream *stream, const struct sim_item *lik
 	if (forked)
 		return CUDA_ERROR_NOT_INITIALIZED;
 	CUresult error = sim_context_error(stream->context);
+	if (error == CUDA_SUCCESS)
+		error = sim_capture_forbids(stream);
 	if (error != CUDA_SUCCESS)
 		return error;
 	struct sim_engine *engine = &engines[stream->context->device];

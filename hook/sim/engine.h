@@ -54,6 +54,8 @@ struct sim_stream {
 	unsigned refs;           /* threads that look at it without being its items */
 	bool legacy;             /* the context's NULL stream */
 	bool barrier;            /* the context's, which is in order with all its streams; see event.c */
+	bool lane;               /* carries part of one launch of a graph, however much that is */
+	struct sim_captured *captured; /* capture.c: its part of a capture, under the graph mutex; NULL: none */
 	bool destroyed;          /* goes when its last item has */
 	bool active;             /* in the engine's list */
 	uint64_t last_ns;        /* virtual end of its latest item */
@@ -73,6 +75,7 @@ struct sim_stream_event {
 	uint64_t completed; /* latest generation that has completed */
 	uint64_t time_ns;   /* virtual time of that */
 	unsigned refs;      /* items that name it, and the handle */
+	struct sim_captured *captured; /* capture.c: last recorded in a capture; NULL: not so */
 };
 
 extern pthread_mutex_t sim_engine_mutex;
@@ -98,6 +101,15 @@ void sim_event_put(struct sim_stream_event *event); /* drops a reference */
 void sim_stream_reap(struct sim_stream *stream); /* frees it where it is destroyed and nobody needs it any more */
 
 struct sim_stream *sim_stream_barrier(struct sim_context *context); /* without the mutex; NULL: no memory */
+
+/* A stream for one launch of a graph: non-blocking, without an end to its queue. It stays while it is open, then until
+ * its last item has run. NULL: no memory. */
+struct sim_stream *sim_lane_open(struct sim_context *context, int priority);
+void sim_lane_close(struct sim_stream *lane);
+
+/* What a graph's host function or memory operation (`empty`: one that does nothing) queues. */
+void sim_host_item(struct sim_item *item, CUhostFn function, void *data);
+CUresult sim_memop_item(const CUstreamBatchMemOpParams *param, struct sim_item *item, bool *empty);
 
 /* Without the mutex. What `like` says is copied into a queued item; `wait` sleeps until it has run. */
 CUresult sim_engine_submit(struct sim_stream *stream, const struct sim_item *like, bool wait);

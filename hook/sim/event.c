@@ -5,8 +5,8 @@
  */
 #include <stdlib.h>
 
+#include "capture.h"
 #include "context.h"
-#include "engine.h"
 #include "sim_impl.h"
 
 static struct sim_stream_event *event_of(CUevent handle)
@@ -41,6 +41,7 @@ CUresult sim_cuEventDestroy_v2(CUevent hEvent)
 	struct sim_stream_event *event = event_of(hEvent);
 	if (!event)
 		return CUDA_ERROR_INVALID_HANDLE;
+	sim_capture_forget(event);
 	sim_handle_drop(event);
 	pthread_mutex_lock(&sim_engine_mutex);
 	sim_event_put(event);
@@ -66,6 +67,12 @@ CUresult sim_cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigned i
 		return CUDA_ERROR_INVALID_VALUE;
 	if (event->context_id != stream->context->id)
 		return CUDA_ERROR_INVALID_HANDLE;
+	if (sim_stream_capturing(stream)) {
+		CUgraphNodeParams params = {.type = CU_GRAPH_NODE_TYPE_EVENT_RECORD, .eventRecord.event = hEvent};
+		return flags & CU_EVENT_RECORD_EXTERNAL ? sim_capture_node(stream, &params)
+		                                        : sim_capture_record(stream, event);
+	}
+	sim_capture_forget(event);
 	struct sim_item item = {.kind = SIM_ITEM_RECORD, .event = event};
 	return sim_engine_submit(stream, &item, false);
 }
@@ -86,6 +93,12 @@ CUresult sim_cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Fl
 		return CUDA_ERROR_INVALID_HANDLE;
 	if (Flags & ~(unsigned)CU_EVENT_WAIT_EXTERNAL)
 		return CUDA_ERROR_INVALID_VALUE;
+	if (sim_stream_capturing(stream) && (Flags & CU_EVENT_WAIT_EXTERNAL)) {
+		CUgraphNodeParams params = {.type = CU_GRAPH_NODE_TYPE_WAIT_EVENT, .eventWait.event = hEvent};
+		return sim_capture_node(stream, &params);
+	}
+	if (sim_capture_wait(stream, event, &error))
+		return error;
 	struct sim_item item = {.kind = SIM_ITEM_WAIT, .event = event};
 	return sim_engine_submit(stream, &item, false);
 }
@@ -130,10 +143,13 @@ CUresult sim_cuEventQuery(CUevent hEvent)
 	struct sim_stream_event *event = event_of(hEvent);
 	if (!event)
 		return CUDA_ERROR_INVALID_HANDLE;
+	CUresult error = sim_capture_forbids_event(event);
+	if (error != CUDA_SUCCESS)
+		return error;
 	pthread_mutex_lock(&sim_engine_mutex);
 	bool done = event->completed == event->recorded;
 	pthread_mutex_unlock(&sim_engine_mutex);
-	CUresult error = device_error(event);
+	error = device_error(event);
 	return error != CUDA_SUCCESS ? error : done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
@@ -147,11 +163,14 @@ CUresult sim_cuEventSynchronize(CUevent hEvent)
 	struct sim_stream_event *event = event_of(hEvent);
 	if (!event)
 		return CUDA_ERROR_INVALID_HANDLE;
+	CUresult error = sim_capture_forbids_event(event);
+	if (error != CUDA_SUCCESS)
+		return error;
 	pthread_mutex_lock(&sim_engine_mutex);
 	event->refs++;
 	struct sim_waiter waiter = {.satisfied = event_done, .event = event, .mark = event->recorded};
 	sim_engine_wait(&waiter);
-	CUresult error = device_error(event);
+	error = device_error(event);
 	int device = event->device;
 	sim_event_put(event);
 	pthread_mutex_unlock(&sim_engine_mutex);
@@ -168,6 +187,11 @@ CUresult sim_cuEventElapsedTime_v2(float *pMilliseconds, CUevent hStart, CUevent
 		return CUDA_ERROR_INVALID_VALUE;
 	if (((start->flags | end->flags) & CU_EVENT_DISABLE_TIMING) || start->context_id != end->context_id)
 		return CUDA_ERROR_INVALID_HANDLE;
+	CUresult error = sim_capture_forbids_event(start);
+	if (error == CUDA_SUCCESS)
+		error = sim_capture_forbids_event(end);
+	if (error != CUDA_SUCCESS)
+		return error;
 	pthread_mutex_lock(&sim_engine_mutex);
 	bool recorded = start->recorded && end->recorded;
 	bool done = start->completed == start->recorded && end->completed == end->recorded;

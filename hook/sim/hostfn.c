@@ -4,7 +4,7 @@
  */
 #include <string.h>
 
-#include "engine.h"
+#include "capture.h"
 #include "sim_impl.h"
 
 struct host_call {
@@ -24,18 +24,37 @@ static void run_host_call(void *arg)
 		call->callback(call->stream, sim_context_error(call->context), call->data);
 }
 
+static void make_item(struct sim_item *item, const struct host_call *call)
+{
+	memset(item, 0, sizeof(*item));
+	item->kind = SIM_ITEM_HOST;
+	item->work.run = run_host_call;
+	item->work.arg_size = sizeof(*call);
+	memcpy(item->work.arg, call, sizeof(*call));
+}
+
+void sim_host_item(struct sim_item *item, CUhostFn function, void *data)
+{
+	struct host_call call = {.function = function, .data = data};
+	make_item(item, &call);
+}
+
 static CUresult queue_host_call(CUstream handle, struct host_call *call)
 {
 	CUresult error;
 	struct sim_stream *stream = sim_stream_of(handle, &error);
 	if (!stream)
 		return error;
+	if (sim_stream_capturing(stream) && call->function) {
+		CUgraphNodeParams params = {.type = CU_GRAPH_NODE_TYPE_HOST};
+		params.host.fn = call->function;
+		params.host.userData = call->data;
+		return sim_capture_node(stream, &params);
+	}
 	call->stream = handle;
 	call->context = sim_stream_context(stream);
-	struct sim_item item = {.kind = SIM_ITEM_HOST};
-	item.work.run = run_host_call;
-	item.work.arg_size = sizeof(*call);
-	memcpy(item.work.arg, call, sizeof(*call));
+	struct sim_item item;
+	make_item(&item, call);
 	return sim_engine_submit(stream, &item, false);
 }
 

@@ -9,6 +9,7 @@
 
 #include <string.h>
 
+#include "capture.h"
 #include "sim_impl.h"
 
 #define MAX_GRID_X        0x7fffffffu
@@ -130,21 +131,28 @@ static CUresult check(const struct sim_function *function, const struct sim_laun
 	return (uint64_t)grid[0] * grid[1] * grid[2] > room ? CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE : CUDA_SUCCESS;
 }
 
-CUresult sim_launch(struct sim_function *function, struct sim_stream *stream, const struct sim_launch *launch)
+CUresult sim_launch_cost(const struct sim_function *function, const struct sim_launch *launch, uint64_t *device_ns)
 {
 	const unsigned char *buffer;
 	size_t size;
 	CUresult error = extra_buffer(launch->extra, &buffer, &size);
 	if (error == CUDA_SUCCESS)
 		error = check(function, launch, buffer);
-	if (error != CUDA_SUCCESS)
-		return error;
+	if (error == CUDA_SUCCESS)
+		*device_ns = duration_ns(function, launch, buffer, size);
+	return error;
+}
+
+CUresult sim_launch(struct sim_function *function, struct sim_stream *stream, const struct sim_launch *launch)
+{
 	struct sim_item item;
+	if (sim_stream_capturing(stream))
+		return sim_capture_launch(stream, function, launch);
 	memset(&item, 0, offsetof(struct sim_item, work.arg)); /* there is no argument, and it is large */
 	item.kind = SIM_ITEM_WORK;
 	item.meeting = function->meeting;
-	item.work.device_ns = duration_ns(function, launch, buffer, size);
-	return sim_engine_submit(stream, &item, false);
+	CUresult error = sim_launch_cost(function, launch, &item.work.device_ns);
+	return error == CUDA_SUCCESS ? sim_engine_submit(stream, &item, false) : error;
 }
 
 struct sim_function *sim_launch_target(CUfunction f, CUstream handle, struct sim_stream **stream, CUresult *error)

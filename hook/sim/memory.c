@@ -10,6 +10,7 @@
 
 #include "blocks.h"
 #include "context.h"
+#include "graph.h"
 #include "sim_impl.h"
 
 /* ---- placing ---------------------------------------------------------------------------------------------------- */
@@ -224,6 +225,8 @@ CUresult sim_cuMemFree_v2(CUdeviceptr p)
 	CUresult result = sim_require(&context);
 
 	if (result != CUDA_SUCCESS)
+		return result;
+	if (sim_graph_memory_free(p, NULL, &result))
 		return result;
 	pthread_mutex_lock(&sim_memory_mutex);
 	struct sim_block *block = sim_block_from(p);

@@ -127,6 +127,19 @@ void sim_granules_give(int device, uint64_t start, uint64_t bytes, bool overhead
 	sim_account(device, -(int64_t)bytes, overhead);
 }
 
+bool sim_room_take(int device, uint64_t bytes, uint64_t *start)
+{
+	struct arena *arena = device_arena(device, false);
+
+	return arena && sim_space_take(&arena->space, bytes, start);
+}
+
+void sim_room_give(int device, uint64_t start, uint64_t bytes)
+{
+	madvise((void *)(uintptr_t)start, bytes, MADV_DONTNEED);
+	sim_space_give(&arenas[device].space, start, bytes);
+}
+
 /* The device arena around an address, NULL: none. Few devices have one. */
 static struct arena *arena_around(uint64_t address)
 {

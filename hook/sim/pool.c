@@ -4,13 +4,15 @@
  * device's last context is gone. A pool grows by *chunks* of model.pool_granule and more, which are what the card
  * counts. A free is *pending* until the stream comes to it; a later allocation in the same stream may have that room
  * at once, others only afterwards. Chunks that are all free go back at the next synchronisation, beyond the release
- * threshold, and where the card is full, whatever it is that needs room. What can go wrong: a full card, also after
- * waiting for pending frees; a capturing stream (not supported: no graphs).
+ * threshold, and where the card is full, whatever it is that needs room. In a capturing stream both become nodes of the
+ * graph. What can go wrong: a full card, also after waiting for pending frees.
  */
 #include <stdlib.h>
 
 #include "blocks.h"
+#include "capture.h"
 #include "context.h"
+#include "graph.h"
 #include "pool.h"
 #include "sim_impl.h"
 #include "visible.h"
@@ -214,6 +216,7 @@ void sim_pools_close(int device)
 		}
 	}
 	trim(pool, 0, 0);
+	sim_graph_memory_close(device);
 	pthread_mutex_unlock(&sim_memory_mutex);
 }
 
@@ -253,7 +256,10 @@ static CUresult allocate_async(struct sim_pool *pool, CUstream handle, size_t si
 	if (!out || !size)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (sim_stream_capturing(stream))
-		return CUDA_ERROR_NOT_SUPPORTED;
+		return sim_capture_alloc(stream, sim_ordinal(pool ? pool->device : sim_stream_device(stream)), size, out);
+	result = sim_capture_forbids(stream);
+	if (result != CUDA_SUCCESS)
+		return result;
 	if (!pool)
 		pool = sim_default_pool(sim_stream_device(stream));
 	if (size > sim_machine->model[pool->device].memory)
@@ -361,7 +367,10 @@ CUresult sim_cuMemFreeAsync(CUdeviceptr p, CUstream handle)
 	if (!stream)
 		return result;
 	if (sim_stream_capturing(stream))
-		return CUDA_ERROR_NOT_SUPPORTED;
+		return sim_capture_free(stream, p);
+	result = sim_capture_forbids(stream);
+	if (result != CUDA_SUCCESS || sim_graph_memory_free(p, stream, &result))
+		return result;
 	pthread_mutex_lock(&sim_memory_mutex);
 	bool found = begin_free(p, stream, &work);
 	pthread_mutex_unlock(&sim_memory_mutex);

@@ -157,7 +157,11 @@ enum sim_tag {
 	SIM_TAG_KERNEL,
 	SIM_TAG_POOL,
 	SIM_TAG_ALLOCATION,
-	SIM_TAG_LINK
+	SIM_TAG_LINK,
+	SIM_TAG_GRAPH,
+	SIM_TAG_GRAPH_NODE,
+	SIM_TAG_GRAPH_EXEC,
+	SIM_TAG_USER_OBJECT
 };
 void sim_handle_add(void *handle, enum sim_tag tag);
 bool sim_handle_is(const void *handle, enum sim_tag tag); /* live and of this kind */

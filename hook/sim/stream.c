@@ -2,13 +2,12 @@
  *
  * Three kinds: the *legacy* (NULL) stream of each context, which runs in order with the blocking streams; a
  * *per-thread* stream per thread and context, made when first named, a blocking stream otherwise; and those that
- * programs create. Capture into graphs is not part of this driver: no stream ever captures, and starting to is not
- * supported. What can go wrong: a stale handle (CUDA_ERROR_INVALID_HANDLE), no current context
+ * programs create. A launch of a graph has streams of its own besides, its lanes. What can go wrong: a stale handle (CUDA_ERROR_INVALID_HANDLE), no current context
  * (CUDA_ERROR_INVALID_CONTEXT).
  */
 #include <stdlib.h>
 
-#include "engine.h"
+#include "capture.h"
 #include "sim_impl.h"
 
 static uint64_t last_id; /* under sim_engine_mutex */
@@ -56,6 +55,7 @@ static void thread_gone(void *arg)
 		struct sim_stream *stream = own->entry[i].stream;
 		if (!stream || !sim_handle_is(stream, SIM_TAG_STREAM) || stream->thread != own->thread)
 			continue;
+		sim_capture_abandon(stream);
 		sim_handle_drop(stream);
 		pthread_mutex_lock(&sim_engine_mutex);
 		stream->destroyed = true;
@@ -140,12 +140,6 @@ struct sim_stream *sim_stream_of(CUstream handle, CUresult *error)
 	return stream;
 }
 
-bool sim_stream_capturing(struct sim_stream *stream)
-{
-	(void)stream;
-	return false;
-}
-
 int sim_stream_device(struct sim_stream *stream)
 {
 	return stream->context->device;
@@ -174,6 +168,9 @@ static bool context_done(const struct sim_waiter *waiter)
 CUresult sim_stream_wait(struct sim_stream *stream)
 {
 	struct sim_context *context = stream->context;
+	CUresult forbidden = sim_capture_forbids(stream);
+	if (forbidden != CUDA_SUCCESS)
+		return forbidden;
 	pthread_mutex_lock(&sim_engine_mutex);
 	struct sim_waiter waiter = {.satisfied = stream_done, .stream = stream, .mark = sim_engine_seq()};
 	stream->refs++;
@@ -222,6 +219,27 @@ struct sim_stream *sim_stream_barrier(struct sim_context *context)
 	return context->barrier;
 }
 
+struct sim_stream *sim_lane_open(struct sim_context *context, int priority)
+{
+	struct sim_stream *lane = stream_new(context, CU_STREAM_NON_BLOCKING, priority);
+	if (!lane)
+		return NULL;
+	pthread_mutex_lock(&sim_engine_mutex);
+	lane->lane = true;
+	lane->refs++;
+	pthread_mutex_unlock(&sim_engine_mutex);
+	return lane;
+}
+
+void sim_lane_close(struct sim_stream *lane)
+{
+	pthread_mutex_lock(&sim_engine_mutex);
+	lane->refs--;
+	lane->destroyed = true;
+	sim_stream_reap(lane);
+	pthread_mutex_unlock(&sim_engine_mutex);
+}
+
 static bool only_legacy_left(const struct sim_waiter *waiter)
 {
 	return waiter->context->streams == waiter->context->legacy &&
@@ -236,6 +254,7 @@ static bool none_left(const struct sim_waiter *waiter)
 void sim_streams_destroy(struct sim_context *context)
 {
 	struct sim_stream *legacy = context->legacy, *next;
+	sim_capture_abandon_all(context);
 	pthread_mutex_lock(&sim_engine_mutex);
 	for (struct sim_stream *stream = context->streams; stream; stream = next) {
 		next = stream->next;
@@ -290,6 +309,7 @@ CUresult sim_cuStreamDestroy_v2(CUstream hStream)
 	struct sim_stream *stream = (struct sim_stream *)hStream;
 	if (!sim_handle_is(stream, SIM_TAG_STREAM) || stream->thread)
 		return CUDA_ERROR_INVALID_HANDLE;
+	sim_capture_abandon(stream);
 	sim_handle_drop(stream);
 	pthread_mutex_lock(&sim_engine_mutex);
 	stream->destroyed = true;
@@ -310,6 +330,8 @@ CUresult sim_cuStreamQuery(CUstream hStream)
 	if (!stream)
 		return error;
 	error = sim_context_error(stream->context);
+	if (error == CUDA_SUCCESS)
+		error = sim_capture_forbids(stream);
 	if (error != CUDA_SUCCESS)
 		return error;
 	pthread_mutex_lock(&sim_engine_mutex);

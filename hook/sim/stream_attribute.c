@@ -1,7 +1,6 @@
-/* stream_attribute.c: what programs set on a stream and read back, and the answers about capture.
+/* stream_attribute.c: what programs set on a stream and read back.
  *
- * Attributes have no effect but the priority. A stream never captures (see stream.c), so every question about it is
- * answered with "none". Called through the entry layer.
+ * Attributes have no effect but the priority. Called through the entry layer.
  */
 #include "engine.h"
 #include "sim_impl.h"
@@ -78,51 +77,4 @@ CUresult sim_cuStreamAttachMemAsync(CUstream hStream, CUdeviceptr dptr, size_t l
 		return CUDA_ERROR_INVALID_VALUE;
 	struct sim_work nothing = {.device_ns = 0};
 	return sim_enqueue(stream, &nothing);
-}
-
-/* ---- capture ----------------------------------------------------------------------------------------------------- */
-
-CUresult sim_cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
-{
-	static _Thread_local CUstreamCaptureMode current = CU_STREAM_CAPTURE_MODE_GLOBAL;
-	if (!mode || *mode > CU_STREAM_CAPTURE_MODE_RELAXED)
-		return CUDA_ERROR_INVALID_VALUE;
-	CUstreamCaptureMode old = current;
-	current = *mode;
-	*mode = old;
-	return CUDA_SUCCESS;
-}
-
-CUresult sim_cuStreamIsCapturing(CUstream hStream, CUstreamCaptureStatus *captureStatus)
-{
-	CUresult error;
-	if (!sim_stream_of(hStream, &error))
-		return error;
-	if (!captureStatus)
-		return CUDA_ERROR_INVALID_VALUE;
-	*captureStatus = CU_STREAM_CAPTURE_STATUS_NONE;
-	return CUDA_SUCCESS;
-}
-
-CUresult sim_cuStreamGetCaptureInfo(CUstream hStream, CUstreamCaptureStatus *captureStatus_out, cuuint64_t *id_out)
-{
-	(void)id_out; /* only written while capturing */
-	return sim_cuStreamIsCapturing(hStream, captureStatus_out);
-}
-
-CUresult sim_cuStreamGetCaptureInfo_v2(CUstream hStream, CUstreamCaptureStatus *captureStatus_out, cuuint64_t *id_out,
-                                       CUgraph *graph_out, const CUgraphNode **dependencies_out,
-                                       size_t *numDependencies_out)
-{
-	(void)graph_out, (void)dependencies_out, (void)numDependencies_out;
-	return sim_cuStreamGetCaptureInfo(hStream, captureStatus_out, id_out);
-}
-
-CUresult sim_cuStreamGetCaptureInfo_v3(CUstream hStream, CUstreamCaptureStatus *captureStatus_out, cuuint64_t *id_out,
-                                       CUgraph *graph_out, const CUgraphNode **dependencies_out,
-                                       const CUgraphEdgeData **edgeData_out, size_t *numDependencies_out)
-{
-	(void)edgeData_out;
-	return sim_cuStreamGetCaptureInfo_v2(hStream, captureStatus_out, id_out, graph_out, dependencies_out,
-	                                     numDependencies_out);
 }

@@ -5,7 +5,7 @@
  */
 #include <string.h>
 
-#include "engine.h"
+#include "capture.h"
 #include "sim_impl.h"
 
 struct memop {
@@ -54,14 +54,43 @@ static CUresult check(const struct memop *op)
 	return op->flags & ~allowed ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
+static void make_item(struct sim_item *item, const struct memop *op)
+{
+	memset(item, 0, sizeof(*item));
+	item->kind = op->wait ? SIM_ITEM_POLL : SIM_ITEM_WORK;
+	item->poll = poll_wait;
+	item->work.run = op->wait ? NULL : run_write;
+	item->work.arg_size = sizeof(*op);
+	memcpy(item->work.arg, op, sizeof(*op));
+}
+
 static CUresult submit(struct sim_stream *stream, const struct memop *op)
 {
-	struct sim_item item = {.kind = op->wait ? SIM_ITEM_POLL : SIM_ITEM_WORK};
-	item.poll = poll_wait;
-	item.work.run = op->wait ? NULL : run_write;
-	item.work.arg_size = sizeof(*op);
-	memcpy(item.work.arg, op, sizeof(*op));
+	struct sim_item item;
+	make_item(&item, op);
 	return sim_engine_submit(stream, &item, false);
+}
+
+static CUresult capture(struct sim_stream *stream, CUstreamBatchMemOpParams *array, unsigned count)
+{
+	CUgraphNodeParams params = {.type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP};
+	params.memOp.ctx = (CUcontext)stream->context;
+	params.memOp.count = count;
+	params.memOp.paramArray = array;
+	return sim_capture_node(stream, &params);
+}
+
+static CUresult capture_one(struct sim_stream *stream, const struct memop *op)
+{
+	CUstreamBatchMemOpParams param = {0};
+	if (op->wait)
+		param.operation = op->wide ? CU_STREAM_MEM_OP_WAIT_VALUE_64 : CU_STREAM_MEM_OP_WAIT_VALUE_32;
+	else
+		param.operation = op->wide ? CU_STREAM_MEM_OP_WRITE_VALUE_64 : CU_STREAM_MEM_OP_WRITE_VALUE_32;
+	param.writeValue.address = op->address;
+	param.writeValue.value64 = op->value;
+	param.writeValue.flags = op->flags;
+	return capture(stream, &param, 1);
 }
 
 static CUresult queue_memop(CUstream handle, struct memop op)
@@ -71,7 +100,9 @@ static CUresult queue_memop(CUstream handle, struct memop op)
 	if (!stream)
 		return error;
 	error = check(&op);
-	return error == CUDA_SUCCESS ? submit(stream, &op) : error;
+	if (error != CUDA_SUCCESS)
+		return error;
+	return sim_stream_capturing(stream) ? capture_one(stream, &op) : submit(stream, &op);
 }
 
 CUresult sim_cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned int flags)
@@ -146,6 +177,15 @@ static CUresult read_batch(const CUstreamBatchMemOpParams *param, struct memop *
 	}
 }
 
+CUresult sim_memop_item(const CUstreamBatchMemOpParams *param, struct sim_item *item, bool *empty)
+{
+	struct memop op;
+	CUresult error = read_batch(param, &op, empty);
+	if (error == CUDA_SUCCESS && !*empty)
+		make_item(item, &op);
+	return error;
+}
+
 CUresult sim_cuStreamBatchMemOp_v2(CUstream stream, unsigned int count, CUstreamBatchMemOpParams *paramArray,
                                    unsigned int flags)
 {
@@ -160,6 +200,8 @@ CUresult sim_cuStreamBatchMemOp_v2(CUstream stream, unsigned int count, CUstream
 	for (unsigned i = 0; i < count; i++)
 		if ((error = read_batch(&paramArray[i], &op, &empty)) != CUDA_SUCCESS)
 			return error; /* all or nothing */
+	if (sim_stream_capturing(target))
+		return capture(target, paramArray, count);
 	for (unsigned i = 0; i < count; i++) {
 		read_batch(&paramArray[i], &op, &empty);
 		if (!empty && (error = submit(target, &op)) != CUDA_SUCCESS)
