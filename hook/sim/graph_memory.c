@@ -227,12 +227,13 @@ static void reserve(int device, uint64_t bytes)
 		devices[device].reserved_high = devices[device].reserved;
 }
 
+/* What is reserved stays a multiple of the pools' granule, or, on a card that is nearly full, of the device's. */
 static bool grow(int device, uint64_t need)
 {
 	const struct sim_device_model *model = &sim_machine->model[device];
-	uint64_t units[] = {model->pool_granule, model->granule};
+	uint64_t reserved = devices[device].reserved, units[] = {model->pool_granule, model->granule};
 	for (int i = 0; i < 2; i++) {
-		uint64_t bytes = sim_round_up(need, units[i]);
+		uint64_t bytes = sim_round_up(reserved + need, units[i]) - reserved;
 		if (sim_account(device, (int64_t)bytes, false) == 0) {
 			reserve(device, bytes);
 			return true;
