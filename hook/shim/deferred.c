@@ -76,6 +76,9 @@ bool vgpu_deferred_poll(CUdevice device)
 {
 	bool settled = false;
 	struct deferred *next;
+	if (__atomic_load_n(&list, __ATOMIC_RELAXED) == NULL)
+		return false;
+	CUstreamCaptureMode before = vgpu_relax();
 	for (struct deferred *d = take_all(); d != NULL; d = next) {
 		next = d->next;
 		bool done =
@@ -89,6 +92,7 @@ bool vgpu_deferred_poll(CUdevice device)
 		free(d);
 		settled = true;
 	}
+	vgpu_unrelax(before);
 	return settled;
 }
 

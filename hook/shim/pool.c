@@ -1,8 +1,8 @@
 /* pool.c: stream-ordered memory: cuMemAllocAsync, cuMemAllocFromPoolAsync, cuMemFreeAsync, cuMemPoolTrimTo.
  *
  * Charged is the device's default pool as a whole, by what it has reserved (RESERVED_MEM_CURRENT), since that is what
- * the card has lost. Other pools, and allocations inside a stream capture, are refused under a limit: their memory
- * would be taken where nobody can refuse it.
+ * the card has lost. Other pools are refused under a limit: their memory would be taken where nobody can refuse it.
+ * Inside a stream capture an allocation is a node of a graph, which is graph_hooks.c's.
  *
  * The pool may grow by one step during any call, so a step is reserved before the call and afterwards folded into what
  * the pool really has. Several threads do this at once, without a lock across their driver calls, hence the rule of
@@ -18,6 +18,7 @@
  */
 #include <pthread.h>
 
+#include "graphs.h"
 #include "hooks.h"
 #include "memory.h"
 
@@ -193,7 +194,8 @@ bool vgpu_pool_reconcile(CUdevice device)
 	pthread_mutex_lock(&pool->lock);
 	bool any = pool->charged != 0;
 	pthread_mutex_unlock(&pool->lock);
-	return any && fold(device, 0, false, false).back != 0;
+	bool graphs = vgpu_graph_reconcile(device); /* the driver's other pool */
+	return (any && fold(device, 0, false, false).back != 0) || graphs;
 }
 
 /* Returns unused memory to the card, but not under a call that lives on a hole. */
@@ -433,10 +435,12 @@ static CUresult allocate(alloc_function *driver, CUdeviceptr *out, size_t bytes,
 {
 	struct order o;
 	CUresult error = order_of(stream, per_thread, &o);
-	if (error == CUDA_SUCCESS && o.capturing)
-		error = CUDA_ERROR_NOT_SUPPORTED; /* a graph takes its memory when it is launched */
 	if (error == CUDA_SUCCESS)
 		error = source_of(&o, from);
+	if (error == CUDA_SUCCESS && o.capturing) {
+		vgpu_graph_allocates(); /* a node: it takes its memory when the graph is launched */
+		return driver(out, bytes, from, stream);
+	}
 	uint64_t step;
 	bool held;
 	if (error == CUDA_SUCCESS)
@@ -555,4 +559,5 @@ void vgpu_pool_forked(void)
 		pools[d] = (struct pool){.step = VGPU_POOL_GRANULE};
 		pthread_mutex_init(&pools[d].lock, NULL);
 	}
+	vgpu_graph_forked();
 }

@@ -131,15 +131,6 @@ static void refused_kinds(void)
 	IS(cuMemPoolCreate(&pool, &props), CUDA_ERROR_NOT_SUPPORTED);
 	CUdeviceptr p;
 	IS(cuMemAllocFromPoolAsync(&p, 4096, (CUmemoryPool)&props, NULL), CUDA_ERROR_NOT_SUPPORTED);
-	CUstream stream;
-	OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-	if (cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS)
-		IS(cuMemAllocAsync(&p, 4096, stream), CUDA_ERROR_NOT_SUPPORTED);
-	CUgraphNodeParams node = {.type = CU_GRAPH_NODE_TYPE_MEM_ALLOC};
-	CUgraphNode out;
-	IS(cuGraphAddNode_v2(&out, (CUgraph)&node, NULL, NULL, 0, &node), CUDA_ERROR_NOT_SUPPORTED);
-	CUDA_MEM_ALLOC_NODE_PARAMS params = {.bytesize = 4096};
-	IS(cuGraphAddMemAllocNode(&out, (CUgraph)&node, NULL, 0, &params), CUDA_ERROR_NOT_SUPPORTED);
 }
 
 int main(void)
