@@ -75,6 +75,8 @@ static struct folded fold_locked(struct graphs *g, const struct vgpu_graph_call 
 	if (quiet)
 		f.excess = reserved > most ? reserved - most : 0;
 	leave(g, call->kind);
+	if (quiet && reserved == 0)
+		g->left = 0; /* what is gone has nothing left, and will not come back */
 	if (quiet && g->bounded == 0 && g->alone == 0 && reserved < all)
 		target = reserved;
 	f.back = all - target;
@@ -136,6 +138,22 @@ static void enter(struct graphs *g, uint64_t bytes, bool first, struct vgpu_grap
 	pthread_mutex_unlock(&g->lock);
 }
 
+/* What graphs have in use. If that is nothing, executables that are gone have nothing either, and will not come back. */
+static bool read_used(CUdevice device, uint64_t *used)
+{
+	struct graphs *g = &graphs[device];
+	pthread_mutex_lock(&g->lock);
+	uint64_t forgets = g->forgets;
+	pthread_mutex_unlock(&g->lock);
+	if (!read_attribute(device, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, used))
+		return false;
+	pthread_mutex_lock(&g->lock);
+	if (*used == 0 && g->forgets == forgets)
+		g->left = 0;
+	pthread_mutex_unlock(&g->lock);
+	return true;
+}
+
 /* The third bound: if no other call is under way, what is unused need not be taken. */
 static bool go_alone(CUdevice device, uint64_t bytes, struct vgpu_graph_call *call)
 {
@@ -152,10 +170,10 @@ static bool go_alone(CUdevice device, uint64_t bytes, struct vgpu_graph_call *ca
 	uint64_t granule = g->granule;
 	pthread_mutex_unlock(&g->lock);
 	if (!may || !read_attribute(device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &reserved) ||
-	    !read_attribute(device, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, &used) || used > reserved)
+	    !read_used(device, &used) || used > reserved)
 		return false;
 	uint64_t unused = reserved - used;
-	call->step = bytes > unused ? vgpu_round_up(bytes - unused, granule) : 0;
+	call->step = bytes > unused ? vgpu_round_up(reserved + bytes - unused, granule) - reserved : 0;
 	return vgpu_reserve_or_reclaim(device, call->step) == CUDA_SUCCESS;
 }
 
@@ -190,18 +208,13 @@ void vgpu_graph_end(CUdevice device, const struct vgpu_graph_call *call)
 void vgpu_graph_forget(CUdevice device, uint64_t bytes, bool unused)
 {
 	struct graphs *g = &graphs[device];
-	uint64_t used;
 	pthread_mutex_lock(&g->lock);
 	g->most -= bytes;
 	g->left += unused ? 0 : bytes;
-	uint64_t forgets = ++g->forgets;
+	g->forgets++;
 	pthread_mutex_unlock(&g->lock);
-	if (unused || !read_attribute(device, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, &used) || used != 0)
-		return;
-	pthread_mutex_lock(&g->lock);
-	if (g->forgets == forgets)
-		g->left = 0; /* nothing of any graph is in use: those that are gone will not come back */
-	pthread_mutex_unlock(&g->lock);
+	if (!unused)
+		read_used(device, &bytes);
 }
 
 CUresult vgpu_graph_trim(CUdevice device)

@@ -234,7 +234,7 @@ static bool grow(int device, uint64_t need)
 	uint64_t reserved = devices[device].reserved, units[] = {model->pool_granule, model->granule};
 	for (int i = 0; i < 2; i++) {
 		uint64_t bytes = sim_round_up(reserved + need, units[i]) - reserved;
-		if (sim_account(device, (int64_t)bytes, false) == 0) {
+		if (sim_account_or_trim(device, (int64_t)bytes, false) == 0) {
 			reserve(device, bytes);
 			return true;
 		}
@@ -254,10 +254,13 @@ static bool obtain(int device, uint64_t need, uint64_t stream, uint64_t launch)
 	return devices[device].spare >= need || grow(device, need - devices[device].spare);
 }
 
+/* In whole granules of pools, as it was taken, unless nothing else is left. */
 static void give_back_spare(int device)
 {
-	uint64_t bytes = devices[device].spare;
-	devices[device].spare = 0;
+	uint64_t bytes = devices[device].spare, granule = sim_machine->model[device].pool_granule;
+	if (bytes != devices[device].reserved)
+		bytes = bytes / granule * granule;
+	devices[device].spare -= bytes;
 	devices[device].reserved -= bytes;
 	if (bytes)
 		sim_account(device, -(int64_t)bytes, false);

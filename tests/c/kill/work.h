@@ -7,13 +7,15 @@
 
 #include "check.h"
 
-enum work_kind { WORK_PLAIN, WORK_SMALL, WORK_MANAGED, WORK_PITCHED, WORK_ASYNC, WORK_VMM, WORK_KINDS };
+enum work_kind { WORK_PLAIN, WORK_SMALL, WORK_MANAGED, WORK_PITCHED, WORK_ASYNC, WORK_VMM, WORK_GRAPH, WORK_KINDS };
 
-static const char *const work_name[WORK_KINDS] = {"plain", "small", "managed", "pitched", "async", "vmm"};
+static const char *const work_name[WORK_KINDS] = {"plain", "small", "managed", "pitched", "async", "vmm", "graph"};
 
 struct work {
 	CUdeviceptr p;
 	CUmemGenericAllocationHandle handle;
+	CUgraph graph;
+	CUgraphExec exec;
 	size_t bytes;
 };
 
@@ -45,6 +47,28 @@ static inline CUresult work_map(struct work *w)
 	return cuMemSetAccess(w->p, w->bytes, &access, 1);
 }
 
+static inline CUresult work_end_graph(struct work *w, CUresult result)
+{
+	CHECK(cuGraphExecDestroy(w->exec) == CUDA_SUCCESS, "cuGraphExecDestroy");
+	CHECK(cuGraphDestroy(w->graph) == CUDA_SUCCESS, "cuGraphDestroy");
+	return result;
+}
+
+/* A graph that allocates, launched once. */
+static inline CUresult work_launch(struct work *w)
+{
+	CUgraphNode node;
+	CUDA_MEM_ALLOC_NODE_PARAMS params = {.bytesize = w->bytes};
+	params.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+	params.poolProps.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+	CHECK(cuGraphCreate(&w->graph, 0) == CUDA_SUCCESS, "cuGraphCreate");
+	CHECK(cuGraphAddMemAllocNode(&node, w->graph, NULL, 0, &params) == CUDA_SUCCESS, "cuGraphAddMemAllocNode");
+	w->p = params.dptr;
+	CHECK(cuGraphInstantiateWithFlags(&w->exec, w->graph, 0) == CUDA_SUCCESS, "cuGraphInstantiateWithFlags");
+	CUresult result = cuGraphLaunch(w->exec, NULL);
+	return result == CUDA_SUCCESS ? result : work_end_graph(w, result);
+}
+
 /* The driver's result; CUDA_ERROR_OUT_OF_MEMORY leaves nothing behind. */
 static inline CUresult work_alloc(enum work_kind kind, struct work *w, size_t bytes)
 {
@@ -66,6 +90,8 @@ static inline CUresult work_alloc(enum work_kind kind, struct work *w, size_t by
 	case WORK_VMM:
 		result = cuMemCreate(&w->handle, bytes, &prop, 0);
 		return result == CUDA_SUCCESS ? work_map(w) : result;
+	case WORK_GRAPH:
+		return work_launch(w);
 	default:
 		return CUDA_ERROR_INVALID_VALUE;
 	}
@@ -83,6 +109,9 @@ static inline CUresult work_free(enum work_kind kind, struct work *w)
 		if (result == CUDA_SUCCESS)
 			result = cuMemRelease(w->handle);
 		return result == CUDA_SUCCESS ? cuMemAddressFree(w->p, w->bytes) : result;
+	case WORK_GRAPH: /* graphs keep their memory until it is trimmed */
+		result = work_end_graph(w, cuMemFree(w->p));
+		return result == CUDA_SUCCESS ? cuDeviceGraphMemTrim(0) : result;
 	default:
 		return cuMemFree(w->p);
 	}

@@ -11,12 +11,15 @@
 #define ROUNDS    300
 
 static const char *kind;
+static bool racing; /* and not alone */
 static unsigned *refusals; /* of all processes, shared */
 
 struct held_block {
 	const char *kind;
 	CUdeviceptr p;
 	CUmemGenericAllocationHandle handle;
+	CUgraph graph;
+	CUgraphExec exec;
 	size_t size;
 };
 
@@ -34,11 +37,42 @@ static CUresult create_mapped(struct held_block *b, size_t size)
 	return CUDA_SUCCESS;
 }
 
+/* A graph that allocates: half of them free again by themselves. The memory stays with the graphs. */
+static CUresult launch_graph(struct held_block *b, size_t size)
+{
+	CUgraphNode node, free_node;
+	CUDA_MEM_ALLOC_NODE_PARAMS params = {.bytesize = size};
+	params.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+	params.poolProps.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+	OK(cuGraphCreate(&b->graph, 0));
+	OK(cuGraphAddMemAllocNode(&node, b->graph, NULL, 0, &params));
+	b->p = params.dptr;
+	if (racing && size % 2)
+		OK(cuGraphAddMemFreeNode(&free_node, b->graph, &node, 1, b->p));
+	OK(cuGraphInstantiateWithFlags(&b->exec, b->graph, 0));
+	CUresult error = cuGraphLaunch(b->exec, NULL);
+	if (error != CUDA_SUCCESS) {
+		OK(cuGraphExecDestroy(b->exec));
+		OK(cuGraphDestroy(b->graph));
+	}
+	return error;
+}
+
+static void drop_graph(struct held_block *b)
+{
+	CUresult error = cuMemFreeAsync(b->p, NULL);
+	CHECK(error == (b->size % 2 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS), "free of a graph's memory: %d", error);
+	OK(cuGraphExecDestroy(b->exec));
+	OK(cuGraphDestroy(b->graph));
+	if (b->size % 3 == 0)
+		OK(cuDeviceGraphMemTrim(0));
+}
+
 /* One kind, or a kind for each block. */
 static const char *kind_of(size_t size)
 {
-	static const char *const all[] = {"plain", "managed", "pitched", "async", "pool", "vmm"};
-	return strcmp(kind, "mixed") == 0 ? all[size / 7 % 6] : kind;
+	static const char *const all[] = {"plain", "managed", "pitched", "async", "pool", "vmm", "graph"};
+	return strcmp(kind, "mixed") == 0 ? all[size / 7 % 7] : kind;
 }
 
 static CUresult get(struct held_block *b, size_t size)
@@ -59,6 +93,8 @@ static CUresult get(struct held_block *b, size_t size)
 	}
 	if (strcmp(own, "vmm") == 0)
 		return create_mapped(b, size);
+	if (strcmp(own, "graph") == 0)
+		return launch_graph(b, size);
 	return cuMemAlloc_v2(&b->p, size);
 }
 
@@ -67,6 +103,8 @@ static void put(struct held_block *b)
 	if (strcmp(b->kind, "vmm") == 0) {
 		OK(cuMemUnmap(b->p, b->size));
 		OK(cuMemAddressFree(b->p, b->size));
+	} else if (strcmp(b->kind, "graph") == 0) {
+		drop_graph(b);
 	} else if (strcmp(b->kind, "async") == 0 || strcmp(b->kind, "pool") == 0) {
 		OK(cuMemFreeAsync(b->p, NULL));
 	} else {
@@ -100,6 +138,7 @@ static void racer(struct crew *crew, unsigned index)
 	static struct held_block block[LIVE];
 	unsigned seed = index + 1, live = 0, refused = 0;
 	bool started = try_start();
+	racing = true;
 	crew_wait(crew);
 	if (!started)
 		_exit(0);
@@ -130,7 +169,8 @@ static void racer(struct crew *crew, unsigned index)
 static void survivor(struct crew *crew, unsigned index)
 {
 	struct held_block b;
-	bool pooled = strcmp(kind, "async") == 0 || strcmp(kind, "pool") == 0 || strcmp(kind, "mixed") == 0;
+	bool pooled = strcmp(kind, "async") == 0 || strcmp(kind, "pool") == 0 || strcmp(kind, "graph") == 0 ||
+	              strcmp(kind, "mixed") == 0;
 	uint64_t least = pooled ? POOL_GRANULE : GRANULE, step = 512 * MIB;
 	(void)index;
 	start(0);
