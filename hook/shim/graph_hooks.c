@@ -323,17 +323,17 @@ static CUresult instantiate(instantiate_function *driver, CUgraphExec *exec, con
 CUresult hook_cuGraphInstantiate(CUgraphExec *phGraphExec, CUgraph hGraph, CUgraphNode *phErrorNode, char *logBuffer,
                                  size_t bufferSize)
 {
-	return instantiate(driver_v1, phGraphExec,
-	                   &(struct instantiation){
-	                           .graph = hGraph, .bad = phErrorNode, .log = logBuffer, .log_size = bufferSize});
+	return instantiate(
+	        driver_v1, phGraphExec,
+	        &(struct instantiation){.graph = hGraph, .bad = phErrorNode, .log = logBuffer, .log_size = bufferSize});
 }
 
 CUresult hook_cuGraphInstantiate_v2(CUgraphExec *phGraphExec, CUgraph hGraph, CUgraphNode *phErrorNode, char *logBuffer,
                                     size_t bufferSize)
 {
-	return instantiate(driver_v2, phGraphExec,
-	                   &(struct instantiation){
-	                           .graph = hGraph, .bad = phErrorNode, .log = logBuffer, .log_size = bufferSize});
+	return instantiate(
+	        driver_v2, phGraphExec,
+	        &(struct instantiation){.graph = hGraph, .bad = phErrorNode, .log = logBuffer, .log_size = bufferSize});
 }
 
 CUresult hook_cuGraphInstantiateWithFlags(CUgraphExec *phGraphExec, CUgraph hGraph, unsigned long long flags)

@@ -103,8 +103,8 @@ static bool merge(struct sim_graph_edges *edges, const struct sim_graph_edges *m
 static CUresult add(struct sim_captured *captured, struct sim_graph_work *work, struct sim_graph_node **node)
 {
 	struct sim_graph *graph = captured->capture->graph;
-	if (graph->moved && (work->params.type == CU_GRAPH_NODE_TYPE_MEM_ALLOC ||
-	                     work->params.type == CU_GRAPH_NODE_TYPE_MEM_FREE)) {
+	if (graph->moved &&
+	    (work->params.type == CU_GRAPH_NODE_TYPE_MEM_ALLOC || work->params.type == CU_GRAPH_NODE_TYPE_MEM_FREE)) {
 		sim_graph_work_drop(work);
 		return CUDA_ERROR_NOT_SUPPORTED;
 	}
@@ -375,8 +375,8 @@ bool sim_capture_prohibits(int *result)
 	pthread_mutex_lock(&sim_graph_mutex);
 	for (struct sim_capture *capture = captures; capture; capture = capture->next) {
 		bool own = capture->thread == &thread_mode && capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED;
-		bool other = thread_mode == CU_STREAM_CAPTURE_MODE_GLOBAL &&
-		             capture->mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
+		bool other =
+		        thread_mode == CU_STREAM_CAPTURE_MODE_GLOBAL && capture->mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
 		if (own || other)
 			capture->invalid = any = true;
 	}
@@ -408,7 +408,8 @@ static CUresult begin(struct sim_stream *stream, CUstreamCaptureMode mode, struc
 		return CUDA_ERROR_ILLEGAL_STATE;
 	struct sim_capture *capture = calloc(1, sizeof(*capture));
 	struct sim_captured *captured = capture ? captured_new(capture, stream) : NULL;
-	if (!captured || (from && !merge(&captured->from, from)) || !(capture->graph = graph ? graph : sim_graph_new())) {
+	if (!captured || (from && !merge(&captured->from, from)) ||
+	    !(capture->graph = graph ? graph : sim_graph_new())) {
 		if (captured)
 			captured_free(captured);
 		else

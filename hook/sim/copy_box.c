@@ -121,8 +121,8 @@ static CUresult copy(const struct end *dst, const struct end *src, const struct 
 	 .pitch = (p)->end##Pitch,                                                                                     \
 	 .height = (p)->end##Height}
 
-CUresult sim_box_of(struct sim_context *context, const CUDA_MEMCPY3D *p, struct sim_box *box, struct sim_place *dst_place,
-                    struct sim_place *src_place)
+CUresult sim_box_of(struct sim_context *context, const CUDA_MEMCPY3D *p, struct sim_box *box,
+                    struct sim_place *dst_place, struct sim_place *src_place)
 {
 	struct end dst = END_3D(p, dst), src = END_3D(p, src);
 	struct extent extent = {p->WidthInBytes, p->Height, p->Depth};

@@ -142,7 +142,8 @@ CUresult sim_cuMemsetD2D8(CUdeviceptr_v1 dst, unsigned int pitch, unsigned char 
 
 CUresult sim_cuMemsetD8Async(CUdeviceptr dst, unsigned char value, size_t n, CUstream stream)
 {
-	return fill((struct sim_fill){.dst = dst, .width = n, .height = 1, .value = value, .element = 1}, stream, false);
+	return fill((struct sim_fill){.dst = dst, .width = n, .height = 1, .value = value, .element = 1}, stream,
+	            false);
 }
 
 CUresult sim_cuMemsetD2D8Async(CUdeviceptr dst, size_t pitch, unsigned char value, size_t width, size_t height,
@@ -174,7 +175,8 @@ CUresult sim_cuMemsetD2D16(CUdeviceptr_v1 dst, unsigned int pitch, unsigned shor
 
 CUresult sim_cuMemsetD16Async(CUdeviceptr dst, unsigned short value, size_t n, CUstream stream)
 {
-	return fill((struct sim_fill){.dst = dst, .width = n, .height = 1, .value = value, .element = 2}, stream, false);
+	return fill((struct sim_fill){.dst = dst, .width = n, .height = 1, .value = value, .element = 2}, stream,
+	            false);
 }
 
 CUresult sim_cuMemsetD2D16Async(CUdeviceptr dst, size_t pitch, unsigned short value, size_t width, size_t height,
@@ -206,7 +208,8 @@ CUresult sim_cuMemsetD2D32(CUdeviceptr_v1 dst, unsigned int pitch, unsigned int 
 
 CUresult sim_cuMemsetD32Async(CUdeviceptr dst, unsigned int value, size_t n, CUstream stream)
 {
-	return fill((struct sim_fill){.dst = dst, .width = n, .height = 1, .value = value, .element = 4}, stream, false);
+	return fill((struct sim_fill){.dst = dst, .width = n, .height = 1, .value = value, .element = 4}, stream,
+	            false);
 }
 
 CUresult sim_cuMemsetD2D32Async(CUdeviceptr dst, size_t pitch, unsigned int value, size_t width, size_t height,

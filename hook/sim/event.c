@@ -115,6 +115,12 @@ static CUresult submit_to_context(CUcontext handle, CUevent hEvent, enum sim_ite
 	struct sim_stream_event *event = event_of(hEvent);
 	if (!event || (kind == SIM_ITEM_RECORD && event->context_id != context->id))
 		return CUDA_ERROR_INVALID_HANDLE;
+	if (kind == SIM_ITEM_WAIT && sim_capture_forbids_event(event) != CUDA_SUCCESS)
+		return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+	CUresult error = sim_capture_forbids_context(context);
+	if (error != CUDA_SUCCESS)
+		return error;
+	sim_capture_forget(event);
 	struct sim_stream *barrier = sim_stream_barrier(context);
 	if (!barrier)
 		return CUDA_ERROR_OUT_OF_MEMORY;

@@ -99,8 +99,8 @@ static struct sim_graph_node *node_new(struct sim_graph *graph)
 /* What a graph holds, its parents hold. */
 static void note_kind(struct sim_graph *graph, const struct sim_graph_work *work)
 {
-	bool memory = work->params.type == CU_GRAPH_NODE_TYPE_MEM_ALLOC ||
-	              work->params.type == CU_GRAPH_NODE_TYPE_MEM_FREE;
+	bool memory =
+	        work->params.type == CU_GRAPH_NODE_TYPE_MEM_ALLOC || work->params.type == CU_GRAPH_NODE_TYPE_MEM_FREE;
 	bool conditional = work->params.type == CU_GRAPH_NODE_TYPE_CONDITIONAL;
 	for (unsigned i = 0; i < work->graphs; i++) {
 		memory = memory || work->graph[i]->has_memory;
@@ -406,8 +406,8 @@ CUresult sim_cuGraphConditionalHandleCreate(CUgraphConditionalHandle *pHandle_ou
                                             unsigned int defaultLaunchValue, unsigned int flags)
 {
 	pthread_mutex_lock(&sim_graph_mutex);
-	CUresult error = conditional_new(sim_graph_of(hGraph), sim_context_of(ctx), defaultLaunchValue, flags,
-	                                 pHandle_out);
+	CUresult error =
+	        conditional_new(sim_graph_of(hGraph), sim_context_of(ctx), defaultLaunchValue, flags, pHandle_out);
 	pthread_mutex_unlock(&sim_graph_mutex);
 	return error;
 }

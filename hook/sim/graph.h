@@ -137,29 +137,29 @@ bool sim_graph_work_runs(const CUgraphNodeParams *params); /* a type that we run
 struct sim_graph_step {
 	struct sim_graph_node *node; /* NULL: only joins others */
 	struct sim_context *context;
-	unsigned *from;              /* steps that it comes after */
+	unsigned *from; /* steps that it comes after */
 	unsigned froms, lane;
-	bool followed;               /* some step comes after it */
-	bool recorded;               /* somebody outside its lane waits for it */
+	bool followed; /* some step comes after it */
+	bool recorded; /* somebody outside its lane waits for it */
 };
 
 struct sim_graph_exec {
 	uint32_t tag;
 	unsigned refs;
 	uint64_t flags;
-	struct sim_graph *graph;     /* the clone */
-	struct sim_graph *source;    /* that it was made from, if it is still live and has this id */
+	struct sim_graph *graph; /* the clone */
+	struct sim_graph *source; /* that it was made from, if it is still live and has this id */
 	unsigned source_id;
 	struct sim_graph_step *step;
 	unsigned steps, lanes;
-	struct sim_context **lane;   /* context of each lane, NULL: of the launch */
-	pthread_mutex_t launching;   /* held by who launches, also while its work is queued */
+	struct sim_context **lane; /* context of each lane, NULL: of the launch */
+	pthread_mutex_t launching; /* held by who launches, also while its work is queued */
 	struct sim_stream_event *done;
-	uint64_t last_stream;        /* id of the stream of its latest launch */
+	uint64_t last_stream; /* id of the stream of its latest launch */
 };
 
 struct sim_graph_exec *sim_graph_exec_of(CUgraphExec handle); /* with the mutex held; NULL: not live */
-void sim_graph_exec_put(struct sim_graph_exec *exec);         /* without the mutex */
+void sim_graph_exec_put(struct sim_graph_exec *exec); /* without the mutex */
 /* graph_launch.c: takes memory for the executable without running it. */
 CUresult sim_graph_upload(struct sim_graph_exec *exec, struct sim_stream *stream);
 CUresult sim_graph_plan(struct sim_graph_exec *exec, struct sim_graph_node **bad); /* makes the steps (anew) */

@@ -12,9 +12,8 @@
 #include "sim_impl.h"
 
 #define FLAGS                                                                                                          \
-	(CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH | CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH |                \
+	(CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH | CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH |                 \
 	 CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY)
-
 
 struct sim_graph_exec *sim_graph_exec_of(CUgraphExec handle)
 {

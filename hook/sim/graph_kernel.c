@@ -192,8 +192,7 @@ static void default_of(CUlaunchAttributeID id, CUlaunchAttributeValue *value)
 		value->memSyncDomainMap.remote = 1;
 }
 
-CUresult sim_cuGraphKernelNodeGetAttribute(CUgraphNode hNode, CUkernelNodeAttrID attr,
-                                           CUkernelNodeAttrValue *value_out)
+CUresult sim_cuGraphKernelNodeGetAttribute(CUgraphNode hNode, CUkernelNodeAttrID attr, CUkernelNodeAttrValue *value_out)
 {
 	if (!value_out || !belongs_to_nodes(attr))
 		return CUDA_ERROR_INVALID_VALUE;

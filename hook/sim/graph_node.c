@@ -25,8 +25,7 @@ static CUresult gather(const struct place *place, struct sim_graph_edge **edges)
 	*edges = NULL;
 	if (place->count && !place->from)
 		return CUDA_ERROR_INVALID_VALUE;
-	if (place->count > SIZE_MAX / sizeof(**edges) ||
-	    !(*edges = calloc(place->count + 1, sizeof(**edges))))
+	if (place->count > SIZE_MAX / sizeof(**edges) || !(*edges = calloc(place->count + 1, sizeof(**edges))))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	for (size_t i = 0; i < place->count; i++) {
 		(*edges)[i].node = sim_graph_node_of(place->from[i]);
@@ -395,8 +394,8 @@ CUresult sim_cuGraphAddBatchMemOpNode(CUgraphNode *phGraphNode, CUgraph hGraph, 
 CUresult sim_cuGraphBatchMemOpNodeGetParams(CUgraphNode hNode, CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams_out)
 {
 	CUgraphNodeParams params;
-	CUresult error = nodeParams_out ? get(hNode, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, &params)
-	                                : CUDA_ERROR_INVALID_VALUE;
+	CUresult error =
+	        nodeParams_out ? get(hNode, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, &params) : CUDA_ERROR_INVALID_VALUE;
 	if (error == CUDA_SUCCESS)
 		memcpy(nodeParams_out, &params.memOp, sizeof(*nodeParams_out));
 	return error;

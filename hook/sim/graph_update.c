@@ -61,8 +61,7 @@ static bool same_edges(const struct sim_graph_node *now, struct sim_graph_node *
 		for (size_t k = 0; k < now->from.count && !found; k++)
 			found = now->from.edge[k].node->mark == next->from.edge[i].node->mark;
 		if (!found)
-			return fail(info, CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED, next,
-			            next->from.edge[i].node);
+			return fail(info, CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED, next, next->from.edge[i].node);
 	}
 	return true;
 }
@@ -114,7 +113,8 @@ static CUresult take_over(struct sim_graph *now, const struct sim_graph *next)
 {
 	CUresult error = CUDA_SUCCESS;
 	struct sim_graph_conditional *to = now->conditionals;
-	for (const struct sim_graph_conditional *from = next->conditionals; from && to; from = from->next, to = to->next)
+	for (const struct sim_graph_conditional *from = next->conditionals; from && to;
+	     from = from->next, to = to->next)
 		to->value = from->value;
 	const struct sim_graph_node *other = next->first;
 	for (struct sim_graph_node *node = now->first; node && error == CUDA_SUCCESS;

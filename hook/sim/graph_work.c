@@ -352,10 +352,10 @@ bool sim_graph_work_copy(const struct sim_graph_work *work, struct sim_graph_nod
 	}
 	if (copy->block)
 		sim_graph_block_keep(copy->block);
-	bool done = copy_of((void **)&copy->items, work->items, work->count * sizeof(*work->items)) &&
-	            copy_of(&copy->memory, work->memory, work->memory_size) &&
-	            copy_of((void **)&copy->attribute, work->attribute,
-	                    CU_LAUNCH_ATTRIBUTE_MAX * sizeof(*work->attribute));
+	bool done =
+	        copy_of((void **)&copy->items, work->items, work->count * sizeof(*work->items)) &&
+	        copy_of(&copy->memory, work->memory, work->memory_size) &&
+	        copy_of((void **)&copy->attribute, work->attribute, CU_LAUNCH_ATTRIBUTE_MAX * sizeof(*work->attribute));
 	if (done && work->graphs)
 		done = graphs_new(copy, work->graphs);
 	for (unsigned i = 0; done && i < work->graphs; i++) {

@@ -256,7 +256,8 @@ static CUresult allocate_async(struct sim_pool *pool, CUstream handle, size_t si
 	if (!out || !size)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (sim_stream_capturing(stream))
-		return sim_capture_alloc(stream, sim_ordinal(pool ? pool->device : sim_stream_device(stream)), size, out);
+		return sim_capture_alloc(stream, sim_ordinal(pool ? pool->device : sim_stream_device(stream)), size,
+		                         out);
 	result = sim_capture_forbids(stream);
 	if (result != CUDA_SUCCESS)
 		return result;

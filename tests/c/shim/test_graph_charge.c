@@ -271,7 +271,8 @@ static void race(unsigned threads)
 		pthread_join(thread[i], NULL);
 	run_all();
 	CHECK(vgpu_graph_trim(0) == CUDA_SUCCESS, "trim");
-	CHECK(worst == 0, "%u threads: the driver held %lu bytes more than were charged", threads, (unsigned long)worst);
+	CHECK(worst == 0, "%u threads: the driver held %lu bytes more than were charged", threads,
+	      (unsigned long)worst);
 	CHECK(peak <= LIMIT && peak > LIMIT / 3, "%u threads: at most %lu bytes held", threads, (unsigned long)peak);
 	CHECK(reserved == 0 && charged == 0, "%u threads: %lu bytes left, %lu charged", threads,
 	      (unsigned long)reserved, (unsigned long)charged);

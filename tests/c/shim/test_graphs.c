@@ -164,7 +164,8 @@ static void loops_at_the_limit(void)
 	}
 	IS(cuGraphLaunch(d.exec, stream), CUDA_ERROR_OUT_OF_MEMORY);
 	OK(cuGraphLaunch(c.exec, stream));
-	CHECK(used() == LIMIT && peak() == LIMIT, "%lu charged, %lu held", (unsigned long)used(), (unsigned long)peak());
+	CHECK(used() == LIMIT && peak() == LIMIT, "%lu charged, %lu held", (unsigned long)used(),
+	      (unsigned long)peak());
 	OK(cuStreamSynchronize(stream));
 	OK(cuMemFree_v2(most));
 	destroy(&a);

@@ -190,6 +190,7 @@ static void begin(CUstream stream, CUstreamCaptureMode mode)
 static void conflicts(CUstream stream, CUstream blocking, CUstream other)
 {
 	CUevent event, old;
+	CUcontext context;
 	CUgraph graph;
 	OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
 	OK(cuEventCreate(&old, CU_EVENT_DISABLE_TIMING));
@@ -206,6 +207,14 @@ static void conflicts(CUstream stream, CUstream blocking, CUstream other)
 	ends_invalid(stream);
 	begin(stream, CU_STREAM_CAPTURE_MODE_RELAXED);
 	GIVES(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuCtxSynchronize());
+	ends_invalid(stream);
+	OK(cuCtxGetCurrent(&context));
+	begin(stream, CU_STREAM_CAPTURE_MODE_RELAXED);
+	GIVES(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuCtxRecordEvent(context, event));
+	ends_invalid(stream);
+	begin(stream, CU_STREAM_CAPTURE_MODE_RELAXED);
+	OK(cuEventRecord(event, stream));
+	GIVES(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuCtxWaitEvent(context, event));
 	ends_invalid(stream);
 	begin(stream, CU_STREAM_CAPTURE_MODE_RELAXED);
 	OK(cuEventRecord(event, stream));

@@ -133,7 +133,8 @@ static void kernels(void)
 	OK(cuGraphKernelNodeCopyAttributes(b, a));
 	OK(cuGraphKernelNodeGetAttribute(b, CU_LAUNCH_ATTRIBUTE_PRIORITY, &read));
 	CHECK(read.priority == -2, "priority %d", read.priority);
-	GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphKernelNodeGetAttribute(b, CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT, &read));
+	GIVES(CUDA_ERROR_INVALID_VALUE,
+	      cuGraphKernelNodeGetAttribute(b, CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT, &read));
 	OK(cuGraphDestroy(graph));
 }
 

@@ -153,8 +153,8 @@ static void stream_order(CUstream stream)
 	GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(stream));
 	test_gate_open(&gate);
 	OK(cuStreamSynchronize(stream));
-	CHECK(value_at(b) == 4 && value_at(a) == 5 && value_at(b + N) == 4, "b is %d, a is %d, after it %d", value_at(b),
-	      value_at(a), value_at(b + N));
+	CHECK(value_at(b) == 4 && value_at(a) == 5 && value_at(b + N) == 4, "b is %d, a is %d, after it %d",
+	      value_at(b), value_at(a), value_at(b + N));
 	OK(cuGraphExecDestroy(exec));
 	OK(cuGraphDestroy(graph));
 }
@@ -305,13 +305,12 @@ static void memory_operations(CUstream stream, CUstream other)
 {
 	CUgraph graph = new_graph();
 	CUgraphNode node;
-	CUstreamBatchMemOpParams op[2] = {{.waitValue = {.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32,
-	                                                 .address = b,
-	                                                 .value = 77,
-	                                                 .flags = CU_STREAM_WAIT_VALUE_EQ}},
-	                                  {.writeValue = {.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32,
-	                                                  .address = a,
-	                                                  .value = 78}}};
+	CUstreamBatchMemOpParams op[2] = {
+	        {.waitValue = {.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32,
+		               .address = b,
+		               .value = 77,
+		               .flags = CU_STREAM_WAIT_VALUE_EQ}},
+	        {.writeValue = {.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32, .address = a, .value = 78}}};
 	CUDA_BATCH_MEM_OP_NODE_PARAMS params = {.ctx = context, .count = 2, .paramArray = op}, got;
 	uint32_t word;
 	OK(cuMemsetD32(a, 0, 4));
