@@ -508,20 +508,24 @@ static CUresult end(struct sim_stream *stream, CUgraph *out)
 	return error;
 }
 
-/* With the mutex held: without its origin a capture is over, without another stream it is invalid. */
-static void abandon(struct sim_captured *captured)
+/* A stream goes, or all of a context (stream NULL). Without its origin a capture is over, without another of its streams
+ * it is invalid. */
+static void abandon(struct sim_capture *capture, const struct sim_stream *stream, const struct sim_context *context)
 {
-	struct sim_capture *capture = captured->capture;
-	if (capture->origin == captured->stream) {
+	if (capture->origin == stream || (!stream && capture->origin->context == context)) {
 		finish(capture, false);
 		return;
 	}
-	struct sim_captured **link = &capture->streams;
-	while (*link != captured)
-		link = &(*link)->next;
-	*link = captured->next;
-	capture->invalid = true;
-	captured_free(captured);
+	for (struct sim_captured **link = &capture->streams; *link;) {
+		struct sim_captured *part = *link;
+		if (part->stream != stream && (stream || part->stream->context != context)) {
+			link = &part->next;
+			continue;
+		}
+		*link = part->next;
+		capture->invalid = true;
+		captured_free(part);
+	}
 }
 
 void sim_capture_abandon(struct sim_stream *stream)
@@ -530,27 +534,20 @@ void sim_capture_abandon(struct sim_stream *stream)
 		return;
 	pthread_mutex_lock(&sim_graph_mutex);
 	if (stream->captured)
-		abandon(stream->captured);
+		abandon(stream->captured->capture, stream, NULL);
 	pthread_mutex_unlock(&sim_graph_mutex);
-}
-
-static struct sim_captured *part_in(const struct sim_context *context)
-{
-	for (struct sim_capture *capture = captures; capture; capture = capture->next)
-		for (struct sim_captured *part = capture->streams; part; part = part->next)
-			if (part->stream->context == context)
-				return part;
-	return NULL;
 }
 
 void sim_capture_abandon_all(struct sim_context *context)
 {
-	struct sim_captured *part;
+	struct sim_capture *next;
 	if (!any_active())
 		return;
 	pthread_mutex_lock(&sim_graph_mutex);
-	while ((part = part_in(context)))
-		abandon(part);
+	for (struct sim_capture *capture = captures; capture; capture = next) {
+		next = capture->next;
+		abandon(capture, NULL, context);
+	}
 	pthread_mutex_unlock(&sim_graph_mutex);
 }
 

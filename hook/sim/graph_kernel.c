@@ -82,7 +82,7 @@ static bool keep_extra(struct sim_graph_work *work, void *const *extra)
 	word[3] = &word[WORDS];
 	word[4] = CU_LAUNCH_PARAM_END;
 	memcpy(&word[WORDS], &size, sizeof(size));
-	if (size)
+	if (buffer && size)
 		memcpy(bytes, buffer, size);
 	work->pointers = WORDS;
 	work->params.kernel.extra = work->memory;

@@ -137,7 +137,7 @@ static CUresult launch(struct sim_graph_exec *exec, struct sim_stream *stream)
 	error = run_in_order(exec, stream);
 	if (!memory)
 		return error;
-	__builtin_memcpy(done.arg, &memory, sizeof(memory));
+	__builtin_memcpy(done.arg, &memory, done.arg_size);
 	CUresult queued = sim_enqueue(stream, &done);
 	if (queued != CUDA_SUCCESS)
 		sim_graph_memory_done(done.arg); /* the stream will never come to it */

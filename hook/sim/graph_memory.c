@@ -271,10 +271,8 @@ void sim_graph_memory_close(int device)
 	struct sim_graph_block *next;
 	for (struct sim_graph_block *block = devices[device].blocks; block; block = next) {
 		next = block->next;
-		block->refs++;
-		set_live(block, false);
 		strip(block);
-		put(block);
+		set_live(block, false);
 	}
 	give_back_spare(device);
 }
@@ -407,7 +405,7 @@ bool sim_graph_memory_free(CUdeviceptr p, struct sim_stream *stream, CUresult *r
 	*result = live ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 	if (!live || !stream)
 		return block;
-	__builtin_memcpy(work.arg, &block, sizeof(block));
+	__builtin_memcpy(work.arg, &block, work.arg_size);
 	*result = sim_enqueue(stream, &work);
 	if (*result != CUDA_SUCCESS)
 		run_free(work.arg); /* the stream will never come to it */

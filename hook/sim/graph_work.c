@@ -307,7 +307,8 @@ static bool copy_of(void **to, const void *from, size_t size)
 static void relocate(struct sim_graph_work *copy, const struct sim_graph_work *work)
 {
 	char **word = copy->memory, *old = work->memory;
-	for (size_t i = 0; i < copy->pointers; i++)
+	CUgraph *bodies;
+	for (size_t i = 0; word && i < copy->pointers; i++)
 		if (word[i] >= old && word[i] <= old + work->memory_size)
 			word[i] = (char *)copy->memory + (word[i] - old);
 	switch (copy->params.type) {
@@ -324,12 +325,13 @@ static void relocate(struct sim_graph_work *copy, const struct sim_graph_work *w
 		copy->params.alloc.accessDescs = copy->memory;
 		break;
 	case CU_GRAPH_NODE_TYPE_CONDITIONAL:
-		copy->params.conditional.phGraph_out = copy->memory;
-		for (unsigned i = 0; i < copy->graphs; i++)
-			((CUgraph *)copy->memory)[i] = (CUgraph)copy->graph[i];
+		bodies = copy->params.conditional.phGraph_out = copy->memory;
+		for (unsigned i = 0; bodies && i < copy->graphs; i++)
+			bodies[i] = (CUgraph)copy->graph[i];
 		break;
 	case CU_GRAPH_NODE_TYPE_GRAPH:
-		copy->params.graph.graph = (CUgraph)copy->graph[0];
+		if (copy->graphs)
+			copy->params.graph.graph = (CUgraph)copy->graph[0];
 		break;
 	default:
 		break;
