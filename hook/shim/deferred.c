@@ -76,10 +76,11 @@ bool vgpu_deferred_poll(CUdevice device)
 {
 	bool settled = false;
 	struct deferred *next;
-	if (__atomic_load_n(&list, __ATOMIC_RELAXED) == NULL)
+	struct deferred *all = take_all();
+	if (all == NULL)
 		return false;
 	CUstreamCaptureMode before = vgpu_relax();
-	for (struct deferred *d = take_all(); d != NULL; d = next) {
+	for (struct deferred *d = all; d != NULL; d = next) {
 		next = d->next;
 		bool done =
 		        d->block.device == device && d->event != NULL && real_cuEventQuery(d->event) == CUDA_SUCCESS;

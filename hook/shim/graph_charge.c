@@ -8,9 +8,12 @@
  *
  *  - The bytes that the executable allocates: it can take no more.
  *  - What all executables that were ever launched allocate together (`most`), less what is charged: each backs its
- *    memory at most once. So a loop of launches reserves nothing and asks the driver nothing. While such a *bounded* call
- *    is under way the charge is not lowered.
- *  - Alone, the bytes that it allocates less what is reserved and unused. Calls that begin later reserve for both.
+ *    memory at most once. So a loop of launches reserves nothing and asks the driver nothing.
+ *  - If no other call is under way, the bytes that it allocates less what is reserved and unused. Calls that begin later
+ *    may use that up, but then they do not take what they reserved themselves.
+ *
+ * The last two count on what is charged, so while such a call is under way the charge is not lowered, whatever is
+ * trimmed meanwhile.
  *
  * What can go wrong: a driver that takes more than any of these (rounding, fragments). It is charged then, past the limit
  * if need be, since a launch cannot be undone, and larger steps are learned.
@@ -24,18 +27,16 @@
 
 struct graphs {
 	pthread_mutex_t lock; /* process-private, never held across a driver call */
-	uint64_t charged;     /* what the ledger holds, without the steps of calls under way */
-	uint64_t steps;       /* the sum of those */
-	uint64_t granule;     /* the driver takes memory by multiples of this */
-	uint64_t most;        /* of live executables that were launched */
-	uint64_t left;        /* of those that were destroyed, as long as some of their memory may be in use */
-	uint64_t forgets;     /* changes of `left` */
-	uint64_t folds;       /* changes of `charged`, and ends of bounded calls */
-	uint32_t calls;       /* under way */
-	uint32_t bounded;     /* of them: rely on `most` */
-	uint32_t alone;       /* of them: relies on unused memory (0 or 1) */
-	uint64_t alone_bytes; /* what that one takes if another call uses it up */
-	uint32_t trimming;
+	uint64_t charged; /* what the ledger holds, without the steps of calls under way; also read without the lock */
+	uint64_t steps; /* the sum of those */
+	uint64_t granule; /* the driver takes memory by multiples of this */
+	uint64_t most; /* of live executables that were launched */
+	uint64_t left; /* of those that were destroyed, as long as some of their memory may be in use */
+	uint64_t forgets; /* changes of `left` */
+	uint64_t folds; /* changes of `charged`, and ends of bounded calls */
+	uint32_t calls; /* under way */
+	uint32_t bounded; /* of them: rely on `most` */
+	uint32_t alone; /* of them: relies on unused memory */
 };
 
 static struct graphs graphs[VGPU_ORDINALS] = {
@@ -63,7 +64,7 @@ static void leave(struct graphs *g, enum vgpu_graph_kind kind)
 }
 
 struct folded {
-	uint64_t back;   /* bytes to give back */
+	uint64_t back; /* bytes to give back */
 	uint64_t excess; /* bytes that were taken without having been reserved */
 };
 
@@ -80,7 +81,7 @@ static struct folded fold_locked(struct graphs *g, const struct vgpu_graph_call 
 	if (quiet && g->bounded == 0 && g->alone == 0 && reserved < all)
 		target = reserved;
 	f.back = all - target;
-	g->charged = target + f.excess;
+	__atomic_store_n(&g->charged, target + f.excess, __ATOMIC_RELAXED);
 	g->steps -= call->step;
 	if (f.excess != 0)
 		g->granule += vgpu_round_up(f.excess, VGPU_GRANULE);
@@ -133,8 +134,6 @@ static void enter(struct graphs *g, uint64_t bytes, bool first, struct vgpu_grap
 	call->kind = missing < own ? VGPU_GRAPH_BOUNDED : VGPU_GRAPH_PLAIN;
 	call->step = missing < own ? missing : own;
 	g->bounded += call->kind == VGPU_GRAPH_BOUNDED;
-	if (call->kind == VGPU_GRAPH_PLAIN && g->alone != 0)
-		call->step += g->alone_bytes; /* our memory may be what the other relies on */
 	pthread_mutex_unlock(&g->lock);
 }
 
@@ -160,12 +159,11 @@ static bool go_alone(CUdevice device, uint64_t bytes, struct vgpu_graph_call *ca
 	struct graphs *g = &graphs[device];
 	uint64_t reserved = 0, used = 0;
 	pthread_mutex_lock(&g->lock);
-	bool may = g->calls == 1 && g->trimming == 0;
+	bool may = g->calls == 1;
 	if (may) {
 		g->bounded -= call->kind == VGPU_GRAPH_BOUNDED;
 		call->kind = VGPU_GRAPH_ALONE;
 		g->alone = 1;
-		g->alone_bytes = vgpu_round_up(bytes, g->granule);
 	}
 	uint64_t granule = g->granule;
 	pthread_mutex_unlock(&g->lock);
@@ -219,17 +217,7 @@ void vgpu_graph_forget(CUdevice device, uint64_t bytes, bool unused)
 
 CUresult vgpu_graph_trim(CUdevice device)
 {
-	struct graphs *g = &graphs[device];
-	pthread_mutex_lock(&g->lock);
-	bool may = g->alone == 0; /* what is unused is being relied upon */
-	g->trimming += may;
-	pthread_mutex_unlock(&g->lock);
-	if (!may)
-		return CUDA_SUCCESS;
 	CUresult error = real_cuDeviceGraphMemTrim(device);
-	pthread_mutex_lock(&g->lock);
-	g->trimming--;
-	pthread_mutex_unlock(&g->lock);
 	vgpu_graph_reconcile(device);
 	return error;
 }
