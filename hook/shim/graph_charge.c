@@ -76,8 +76,6 @@ static struct folded fold_locked(struct graphs *g, const struct vgpu_graph_call 
 	if (quiet)
 		f.excess = reserved > most ? reserved - most : 0;
 	leave(g, call->kind);
-	if (quiet && reserved == 0)
-		g->left = 0; /* what is gone has nothing left, and will not come back */
 	if (quiet && g->bounded == 0 && g->alone == 0 && reserved < all)
 		target = reserved;
 	f.back = all - target;
