@@ -32,7 +32,7 @@ struct sim_capture {
 struct sim_captured {
 	struct sim_captured *next; /* the capture's streams */
 	struct sim_capture *capture;
-	struct sim_stream *stream; /* NULL: an event's */
+	struct sim_stream *stream; /* NULL: an event's, or of a stream that is gone */
 	struct sim_graph_edges from;
 	CUgraphNode *nodes;        /* what cuStreamGetCaptureInfo gave out */
 	CUgraphEdgeData *data;
@@ -325,7 +325,7 @@ static bool invalidate(const struct sim_context *context, bool blocking_only)
 	bool any = false;
 	for (struct sim_capture *capture = captures; capture; capture = capture->next) {
 		for (const struct sim_captured *part = capture->streams; part; part = part->next) {
-			if (part->stream->context != context ||
+			if (!part->stream || part->stream->context != context ||
 			    (blocking_only && (part->stream->flags & CU_STREAM_NON_BLOCKING)))
 				continue;
 			capture->invalid = any = true;
@@ -508,23 +508,19 @@ static CUresult end(struct sim_stream *stream, CUgraph *out)
 	return error;
 }
 
-/* A stream goes, or all of a context (stream NULL). Without its origin a capture is over, without another of its streams
- * it is invalid. */
+/* A stream goes, or all of a context (stream NULL). Without its origin a capture is over; of another stream it keeps what
+ * has yet to be joined. */
 static void abandon(struct sim_capture *capture, const struct sim_stream *stream, const struct sim_context *context)
 {
 	if (capture->origin == stream || (!stream && capture->origin->context == context)) {
 		finish(capture, false);
 		return;
 	}
-	for (struct sim_captured **link = &capture->streams; *link;) {
-		struct sim_captured *part = *link;
-		if (part->stream != stream && (stream || part->stream->context != context)) {
-			link = &part->next;
+	for (struct sim_captured *part = capture->streams; part; part = part->next) {
+		if (!part->stream || (stream ? part->stream != stream : part->stream->context != context))
 			continue;
-		}
-		*link = part->next;
-		capture->invalid = true;
-		captured_free(part);
+		__atomic_store_n(&part->stream->captured, NULL, __ATOMIC_RELEASE);
+		part->stream = NULL;
 	}
 }
 
@@ -633,7 +629,8 @@ static CUresult status_of(const struct sim_stream *stream, CUstreamCaptureStatus
 		                                             : CU_STREAM_CAPTURE_STATUS_ACTIVE;
 	for (const struct sim_capture *capture = stream->legacy ? captures : NULL; capture; capture = capture->next)
 		for (const struct sim_captured *part = capture->streams; part; part = part->next)
-			if (part->stream->context == stream->context && !(part->stream->flags & CU_STREAM_NON_BLOCKING))
+			if (part->stream && part->stream->context == stream->context &&
+			    !(part->stream->flags & CU_STREAM_NON_BLOCKING))
 				return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
 	return CUDA_SUCCESS;
 }

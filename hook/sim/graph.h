@@ -138,7 +138,7 @@ struct sim_graph_step {
 	struct sim_graph_node *node; /* NULL: only joins others */
 	struct sim_context *context;
 	unsigned *from; /* steps that it comes after */
-	unsigned froms, lane;
+	unsigned from_count, lane;
 	bool followed; /* some step comes after it */
 	bool recorded; /* somebody outside its lane waits for it */
 };

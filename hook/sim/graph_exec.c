@@ -34,7 +34,8 @@ static void drop_steps(struct sim_graph_exec *exec)
 }
 
 /* A step after those in `from`; SIM_GRAPH_NONE: no memory. Room grows by doubling. */
-static unsigned step_new(struct sim_graph_exec *exec, struct sim_graph_node *node, const unsigned *from, unsigned froms)
+static unsigned step_new(struct sim_graph_exec *exec, struct sim_graph_node *node, const unsigned *from,
+                         unsigned from_count)
 {
 	unsigned at = exec->steps;
 	if ((at & (at - 1)) == 0) {
@@ -44,12 +45,13 @@ static unsigned step_new(struct sim_graph_exec *exec, struct sim_graph_node *nod
 		exec->step = larger;
 	}
 	struct sim_graph_step *step = &exec->step[at];
-	*step = (struct sim_graph_step){.node = node, .context = node ? node->work.context : NULL, .froms = froms};
-	step->from = malloc((froms ? froms : 1) * sizeof(*step->from));
+	*step = (struct sim_graph_step){
+	        .node = node, .context = node ? node->work.context : NULL, .from_count = from_count};
+	step->from = malloc((from_count ? from_count : 1) * sizeof(*step->from));
 	if (!step->from)
 		return SIM_GRAPH_NONE;
-	if (froms)
-		memcpy(step->from, from, froms * sizeof(*from));
+	if (from_count)
+		memcpy(step->from, from, from_count * sizeof(*from));
 	exec->steps++;
 	return at;
 }
@@ -85,10 +87,10 @@ static CUresult expand(struct sim_graph_exec *exec, const struct sim_graph *grap
 
 /* A node that holds graphs: a joint before its body and one behind all ends of the body. */
 static CUresult expand_node(struct sim_graph_exec *exec, struct sim_graph_node *node, const unsigned *from,
-                            unsigned froms, struct sim_graph_node **bad)
+                            unsigned from_count, struct sim_graph_node **bad)
 {
 	const struct sim_graph *body = body_of(node);
-	unsigned entry = step_new(exec, NULL, from, froms), ends = 0;
+	unsigned entry = step_new(exec, NULL, from, from_count), ends = 0;
 	if (entry == SIM_GRAPH_NONE)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	node->step = entry;
@@ -116,13 +118,13 @@ static CUresult expand(struct sim_graph_exec *exec, const struct sim_graph *grap
 	if (!order)
 		return *bad ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_OUT_OF_MEMORY;
 	for (size_t i = 0; i < graph->count && error == CUDA_SUCCESS; i++) {
-		unsigned froms, *from = steps_before(order[i], entry, &froms);
+		unsigned from_count, *from = steps_before(order[i], entry, &from_count);
 		if (!from) {
 			error = CUDA_ERROR_OUT_OF_MEMORY;
 		} else if (order[i]->work.graphs) {
-			error = expand_node(exec, order[i], from, froms, bad);
+			error = expand_node(exec, order[i], from, from_count, bad);
 		} else {
-			order[i]->step = step_new(exec, order[i], from, froms);
+			order[i]->step = step_new(exec, order[i], from, from_count);
 			if (order[i]->step == SIM_GRAPH_NONE)
 				error = CUDA_ERROR_OUT_OF_MEMORY;
 		}
@@ -137,7 +139,7 @@ static CUresult expand(struct sim_graph_exec *exec, const struct sim_graph *grap
 /* The lane of a step before this one that ends there and is in the same context, else a new one. */
 static unsigned lane_for(struct sim_graph_exec *exec, const struct sim_graph_step *step, const unsigned *tail)
 {
-	for (unsigned i = 0; i < step->froms; i++) {
+	for (unsigned i = 0; i < step->from_count; i++) {
 		unsigned lane = exec->step[step->from[i]].lane;
 		bool fits = !step->context || !exec->lane[lane] || exec->lane[lane] == step->context;
 		if (tail[lane] == step->from[i] && fits)
@@ -160,7 +162,7 @@ static CUresult assign_lanes(struct sim_graph_exec *exec)
 		tail[step->lane] = i;
 		if (step->context)
 			exec->lane[step->lane] = step->context;
-		for (unsigned k = 0; k < step->froms; k++) {
+		for (unsigned k = 0; k < step->from_count; k++) {
 			struct sim_graph_step *before = &exec->step[step->from[k]];
 			before->followed = true;
 			before->recorded = before->recorded || before->lane != step->lane;

@@ -66,7 +66,7 @@ static CUresult queue_step(struct run *run, unsigned number)
 	const struct sim_graph_step *step = &run->exec->step[number];
 	struct sim_stream *lane = run->lane[step->lane];
 	CUresult error = CUDA_SUCCESS;
-	for (unsigned i = 0; i < step->froms && error == CUDA_SUCCESS; i++)
+	for (unsigned i = 0; i < step->from_count && error == CUDA_SUCCESS; i++)
 		if (run->exec->step[step->from[i]].lane != step->lane)
 			error = submit(lane, SIM_ITEM_WAIT, run->event[step->from[i]]);
 	const struct sim_graph_work *work = step->node && !step->node->disabled ? &step->node->work : NULL;

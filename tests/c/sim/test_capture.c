@@ -264,8 +264,25 @@ static void joining(CUstream stream, CUstream other)
 	test_spin(spin, other, 10);
 	GIVES(CUDA_ERROR_STREAM_CAPTURE_UNJOINED, cuStreamEndCapture(stream, &graph));
 	CHECK(status_of(other) == CU_STREAM_CAPTURE_STATUS_NONE, "the other stream is still in the capture");
-	/* a stream that is destroyed takes the capture along */
+	/* a stream that is destroyed after it was joined leaves its part; before, that cannot be joined any more */
 	CUstream third;
+	for (int joined = 0; joined < 2; joined++) {
+		OK(cuStreamCreate(&third, CU_STREAM_NON_BLOCKING));
+		begin(stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
+		OK(cuEventRecord(event, stream));
+		OK(cuStreamWaitEvent(third, event, 0));
+		test_spin(spin, third, 10);
+		OK(cuEventRecord(event, third));
+		if (joined)
+			OK(cuStreamWaitEvent(stream, event, 0));
+		OK(cuStreamDestroy(third));
+		test_spin(spin, stream, 10);
+		if (joined)
+			ends_well(stream);
+		else
+			GIVES(CUDA_ERROR_STREAM_CAPTURE_UNJOINED, cuStreamEndCapture(stream, &graph));
+	}
+	/* the stream in which it began takes the capture along */
 	OK(cuStreamCreate(&third, CU_STREAM_NON_BLOCKING));
 	begin(third, CU_STREAM_CAPTURE_MODE_GLOBAL);
 	OK(cuEventRecord(event, third));
