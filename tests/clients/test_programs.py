@@ -73,6 +73,15 @@ def test_cuda_core_fills_its_share_from_the_pool_and_by_mapping(run_shared: RunP
     }
 
 
+def test_cuda_core_builds_graphs_of_every_kind_and_their_memory_is_held_to_the_share(run_shared: RunProgram) -> None:
+    need("cuda.core")
+    done = json.loads(run_shared(sys.executable, str(PROGRAMS / "graphs_work.py"), memory="2Gi").stdout)
+    assert done["calls"] == 6, "three branches, launched twice"
+    assert done["same_bytes"]
+    assert done["reserved"] > done["trimmed"] == 0
+    assert done["given"] == [2 * GIB, "CUDA_ERROR_OUT_OF_MEMORY"]
+
+
 def test_a_program_that_uses_ctypes_has_one_limit_through_every_door(run_shared: RunProgram) -> None:
     done = json.loads(run_shared(sys.executable, str(PROGRAMS / "ctypes_work.py"), memory="1Gi").stdout)
     assert done == {"dlsym": [GIB, 2], "cuGetProcAddress": [GIB, 2], "both": [GIB, 2]}
