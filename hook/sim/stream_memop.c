@@ -82,11 +82,9 @@ static CUresult capture(struct sim_stream *stream, CUstreamBatchMemOpParams *arr
 
 static CUresult capture_one(struct sim_stream *stream, const struct memop *op)
 {
-	CUstreamBatchMemOpParams param = {0};
-	if (op->wait)
-		param.operation = op->wide ? CU_STREAM_MEM_OP_WAIT_VALUE_64 : CU_STREAM_MEM_OP_WAIT_VALUE_32;
-	else
-		param.operation = op->wide ? CU_STREAM_MEM_OP_WRITE_VALUE_64 : CU_STREAM_MEM_OP_WRITE_VALUE_32;
+	CUstreamBatchMemOpType wait = op->wide ? CU_STREAM_MEM_OP_WAIT_VALUE_64 : CU_STREAM_MEM_OP_WAIT_VALUE_32;
+	CUstreamBatchMemOpType write = op->wide ? CU_STREAM_MEM_OP_WRITE_VALUE_64 : CU_STREAM_MEM_OP_WRITE_VALUE_32;
+	CUstreamBatchMemOpParams param = {.operation = op->wait ? wait : write};
 	param.writeValue.address = op->address;
 	param.writeValue.value64 = op->value;
 	param.writeValue.flags = op->flags;
