@@ -55,18 +55,6 @@ static struct shard *shard_of(uint64_t granule)
 	return &shards[mix(granule) >> (64 - SHARD_BITS)];
 }
 
-static void lock(struct shard *s)
-{
-	uint32_t seen = 0;
-	if (!__atomic_compare_exchange_n(&s->lock, &seen, 1, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
-		vgpu_lock(&s->lock);
-}
-
-static void unlock(struct shard *s)
-{
-	vgpu_unlock(&s->lock);
-}
-
 /* ---- an open-addressed table with linear probing ----------------------------------------------------------------- */
 
 static uint32_t home(const struct table *t, uint64_t key)
@@ -213,9 +201,9 @@ static uint64_t enter_rest(const struct vgpu_block *b)
 	if (!counts_granules(b) || last_granule(b) == first_granule(b))
 		return 0;
 	struct shard *s = shard_of(last_granule(b));
-	lock(s);
+	vgpu_lock(&s->lock);
 	uint64_t cost = granule_enter(s, granule_key(b, last_granule(b)));
-	unlock(s);
+	vgpu_unlock(&s->lock);
 	return cost;
 }
 
@@ -224,9 +212,9 @@ static uint64_t leave_rest(const struct vgpu_block *b)
 	if (!counts_granules(b) || last_granule(b) == first_granule(b))
 		return 0;
 	struct shard *s = shard_of(last_granule(b));
-	lock(s);
+	vgpu_lock(&s->lock);
 	uint64_t freed = granule_leave(s, granule_key(b, last_granule(b)));
-	unlock(s);
+	vgpu_unlock(&s->lock);
 	return freed;
 }
 
@@ -238,9 +226,9 @@ static void uncharge(const struct vgpu_block *b)
 	uint64_t freed = whole_cost(b);
 	if (counts_granules(b)) {
 		struct shard *s = shard_of(first_granule(b));
-		lock(s);
+		vgpu_lock(&s->lock);
 		freed = granule_leave(s, granule_key(b, first_granule(b)));
-		unlock(s);
+		vgpu_unlock(&s->lock);
 		freed += leave_rest(b);
 	}
 	if (freed != 0)
@@ -256,7 +244,7 @@ static uint64_t record(const struct vgpu_block *b, struct vgpu_block *stale)
 {
 	struct shard *s = shard_of(first_granule(b));
 	uint64_t cost = 0;
-	lock(s);
+	vgpu_lock(&s->lock);
 	if (counts_granules(b))
 		cost = granule_enter(s, granule_key(b, first_granule(b)));
 	struct entry *e = cost != UINT64_MAX ? obtain(&s->blocks, b->p) : NULL;
@@ -269,7 +257,7 @@ static uint64_t record(const struct vgpu_block *b, struct vgpu_block *stale)
 			*stale = block_of(e);
 		fill(e, b);
 	}
-	unlock(s);
+	vgpu_unlock(&s->lock);
 	return cost;
 }
 
@@ -315,13 +303,13 @@ int vgpu_block_add(const struct vgpu_block *b, uint64_t reserved)
 bool vgpu_block_take(CUdeviceptr p, struct vgpu_block *out)
 {
 	struct shard *s = shard_of(p >> GRANULE_SHIFT);
-	lock(s);
+	vgpu_lock(&s->lock);
 	struct entry *e = p ? find(&s->blocks, p) : NULL;
 	if (e != NULL) {
 		*out = block_of(e);
 		erase(&s->blocks, e);
 	}
-	unlock(s);
+	vgpu_unlock(&s->lock);
 	return e != NULL;
 }
 
@@ -330,12 +318,12 @@ bool vgpu_block_take(CUdeviceptr p, struct vgpu_block *out)
 void vgpu_block_restore(const struct vgpu_block *b)
 {
 	struct shard *s = shard_of(first_granule(b));
-	lock(s);
+	vgpu_lock(&s->lock);
 	struct entry *e = obtain(&s->blocks, b->p);
 	bool gone = e == NULL || e->what != 0;
 	if (!gone)
 		fill(e, b);
-	unlock(s);
+	vgpu_unlock(&s->lock);
 	if (gone && e != NULL)
 		uncharge(b);
 }
@@ -361,7 +349,7 @@ static bool recorded_before(const struct entry *e, uint64_t limit)
 static unsigned collect(struct shard *s, CUcontext context, uint64_t before, struct vgpu_block *out, unsigned room)
 {
 	unsigned n = 0;
-	lock(s);
+	vgpu_lock(&s->lock);
 	for (uint32_t i = 0; i < s->blocks.size && n < room;) {
 		struct entry *e = &s->blocks.entry[i];
 		if (e->key == 0 || e->where >> 16 != where_of(context, 0, 0) >> 16 || !recorded_before(e, before)) {
@@ -371,7 +359,7 @@ static unsigned collect(struct shard *s, CUcontext context, uint64_t before, str
 		out[n++] = block_of(e);
 		erase(&s->blocks, e); /* another entry may stand here now: look again */
 	}
-	unlock(s);
+	vgpu_unlock(&s->lock);
 	return n;
 }
 

@@ -14,6 +14,7 @@
 #include <sys/types.h>
 
 #include "ledger_core.h"
+#include "lock.h"
 #include "partage/turns.h"
 #include "shim.h"
 
@@ -72,8 +73,6 @@ struct vgpu_identity {
 void vgpu_identify(struct vgpu_identity *self);
 /* A process of the caller's own pid namespace: false only where it is certainly gone, all its threads with it. */
 bool vgpu_process_alive(int32_t pid, uint64_t start_time);
-void vgpu_lock(uint32_t *lock);
-void vgpu_unlock(uint32_t *lock);
 uint64_t vgpu_now_ns(void); /* CLOCK_MONOTONIC */
 void vgpu_pause_ns(uint64_t ns);
 /* Raw system calls: not points of cancellation; -1 and errno. */

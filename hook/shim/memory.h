@@ -7,6 +7,7 @@
 #ifndef PARTAGE_SHIM_MEMORY_H
 #define PARTAGE_SHIM_MEMORY_H
 
+#include "lock.h"
 #include "shim.h"
 
 #define VGPU_ORDINALS     64 /* devices of one process that tables of ours have room for */
@@ -41,10 +42,6 @@ static inline void vgpu_format_uuid(char out[PTG_UUID_SIZE], const unsigned char
 	}
 	*to = '\0';
 }
-
-/* proc.c: process-private futex locks. Never held across a driver call. */
-void vgpu_lock(uint32_t *lock);
-void vgpu_unlock(uint32_t *lock);
 
 /* ---- blocks.c ---------------------------------------------------------------------------------------------------- */
 

@@ -9,15 +9,14 @@
  * fold(): what was read from the driver counts only if nobody else folded between reading and use. Whatever the pool
  * grew since then belongs to calls that still hold their own step, so charge + steps >= pool at every moment.
  *
- * A full pool may still have room inside. Rather than refuse, the call goes through without a step if the program has
- * freed a block of that size on the same stream (a *hole*, which the driver uses again), no other call is under way and
- * the hole cannot leave the pool unseen: one thread alone uses the pool, or its release threshold keeps everything.
- * Else the unused part of the pool is returned to the card (trim) and the step is tried again.
+ * A call needs no step if the program has freed a block of that size on the same stream (a *hole*, which the driver
+ * uses again), no other call is under way and the hole cannot leave the pool unseen: one thread alone uses the pool, or
+ * its release threshold keeps everything. That is the quick way where one thread works, which then changes no shared
+ * word, and for others the way on when the pool is full. Where there is no hole either, the unused part of the pool is
+ * returned to the card (trim) and the step is tried again.
  * What can go wrong: the driver grows by more than a step, or a thread that never allocates synchronises at the wrong
  * moment. Then the block is freed again, what it took is charged meanwhile, and the step is learned.
  */
-#include <pthread.h>
-
 #include "graphs.h"
 #include "hooks.h"
 #include "memory.h"
@@ -32,26 +31,27 @@ struct hole {
 };
 
 struct pool {
-	pthread_mutex_t lock; /* process-private, never held across a driver call */
+	uint32_t lock; /* never held across a driver call */
 	CUmemoryPool handle;
 	uint64_t charged;     /* what the ledger holds for this pool, without the steps of calls under way */
 	uint64_t step;        /* most by which the pool grows at once, beside the bytes asked for */
 	uint64_t steps;       /* the sum of those: the ledger holds charged + steps */
-	uint64_t folds;       /* number of changes of `charged` */
+	uint64_t folds;       /* number of changes of `charged`; also read without the lock */
+	uint64_t fills;       /* number of blocks that the driver has given; also read without the lock */
 	uint32_t calls;       /* under way */
 	uint32_t holding;     /* of them: relies on a hole (0 or 1) */
 	uint64_t hold_step;   /* what that one takes if another's block lands in its hole */
 	uint32_t trimming;    /* calls that return memory to the card */
 	const void *user;     /* the thread that uses the pool */
-	bool shared;          /* there is more than one */
+	bool shared;          /* there is more than one; also read without the lock */
+	bool noted;           /* there may be holes; also read without the lock */
 	uint32_t next_hole;
 	struct hole hole[HOLES];
 };
 
 static _Thread_local char this_thread; /* its address tells threads apart */
 
-static struct pool pools[VGPU_ORDINALS] = {
-        [0 ... VGPU_ORDINALS - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER, .step = VGPU_POOL_GRANULE}};
+static struct pool pools[VGPU_ORDINALS] = {[0 ... VGPU_ORDINALS - 1] = {.step = VGPU_POOL_GRANULE}};
 
 static CUdevice pools_end; /* devices at and above this ordinal have seen no stream-ordered call */
 
@@ -91,14 +91,6 @@ static CUdevice device_of(CUmemoryPool pool)
 
 /* ---- the charge of the pool -------------------------------------------------------------------------------------- */
 
-static uint64_t folds_now(struct pool *pool)
-{
-	pthread_mutex_lock(&pool->lock);
-	uint64_t folds = pool->folds;
-	pthread_mutex_unlock(&pool->lock);
-	return folds;
-}
-
 static bool read_reserved(CUdevice device, uint64_t *bytes)
 {
 	cuuint64_t value = 0;
@@ -113,6 +105,7 @@ static bool read_reserved(CUdevice device, uint64_t *bytes)
 /* With the lock held. */
 static void forget_holes(struct pool *pool)
 {
+	__atomic_store_n(&pool->noted, false, __ATOMIC_RELAXED);
 	for (unsigned i = 0; i < HOLES; i++)
 		pool->hole[i].p = 0;
 }
@@ -142,31 +135,51 @@ static struct folded fold_locked(struct pool *pool, uint64_t step, bool held, bo
 	if (target < pool->charged) /* memory left the pool: no hole can be relied on */
 		forget_holes(pool);
 	f.back = all - target;
-	pool->charged = target + f.excess;
+	__atomic_store_n(&pool->charged, target + f.excess, __ATOMIC_RELAXED);
 	pool->steps -= step;
-	pool->folds++;
+	__atomic_store_n(&pool->folds, pool->folds + 1, __ATOMIC_RELEASE);
 	return f;
 }
 
-/* After a call, or for its own sake: folds a step (reserved by the caller) and what has happened since into the
- * charge. */
-static struct folded fold(CUdevice device, uint64_t step, bool call, bool held)
+/* A call of an allocation. */
+struct call {
+	uint64_t step; /* reserved for it */
+	bool held;     /* it relies on a hole */
+};
+
+/* With the lock held: the driver has given [p, p + bytes), holes under it are used up. */
+static void fill_holes(struct pool *pool, CUdeviceptr p, uint64_t bytes)
+{
+	__atomic_store_n(&pool->fills, pool->fills + 1, __ATOMIC_RELEASE);
+	for (unsigned i = 0; i < HOLES; i++) {
+		struct hole *h = &pool->hole[i];
+		if (h->p != 0 && h->p < p + bytes && p < h->p + h->bytes)
+			h->p = 0;
+	}
+}
+
+/* After a call that gave [p, p + bytes) (p = 0: nothing), or for its own sake (no call): folds the step and what has
+ * happened since into the charge. */
+static struct folded fold(CUdevice device, const struct call *call, CUdeviceptr p, uint64_t bytes)
 {
 	struct pool *pool = &pools[device];
 	struct folded f;
 	for (int attempt = 0;; attempt++) {
-		uint64_t before = folds_now(pool), reserved = 0;
+		uint64_t before = __atomic_load_n(&pool->folds, __ATOMIC_ACQUIRE), reserved = 0;
 		bool known = read_reserved(device, &reserved);
-		pthread_mutex_lock(&pool->lock);
+		vgpu_lock(&pool->lock);
+		if (p != 0)
+			fill_holes(pool, p, bytes);
+		p = 0;
 		bool quiet = known && pool->folds == before;
 		if (quiet || !known || attempt == 8) { /* else too much stays charged until a later reading */
-			f = fold_locked(pool, step, held, quiet, reserved);
-			pool->calls -= call;
-			pool->holding -= held;
-			pthread_mutex_unlock(&pool->lock);
+			f = fold_locked(pool, call ? call->step : 0, call && call->held, quiet, reserved);
+			pool->calls -= call != NULL;
+			pool->holding -= call && call->held;
+			vgpu_unlock(&pool->lock);
 			break;
 		}
-		pthread_mutex_unlock(&pool->lock);
+		vgpu_unlock(&pool->lock);
 	}
 	if (f.back != 0)
 		vgpu_give_back(device, f.back);
@@ -186,36 +199,37 @@ void vgpu_pools_synchronised(void)
 	}
 }
 
+static bool charges(CUdevice device)
+{
+	return __atomic_load_n(&pools[device].charged, __ATOMIC_RELAXED) != 0;
+}
+
 bool vgpu_pool_reconcile(CUdevice device)
 {
 	if (!valid(device))
 		return false;
-	struct pool *pool = &pools[device];
-	pthread_mutex_lock(&pool->lock);
-	bool any = pool->charged != 0;
-	pthread_mutex_unlock(&pool->lock);
 	bool graphs = vgpu_graph_reconcile(device); /* the driver's other pool */
-	return (any && fold(device, 0, false, false).back != 0) || graphs;
+	return (charges(device) && fold(device, NULL, 0, 0).back != 0) || graphs;
 }
 
 /* Returns unused memory to the card, but not under a call that lives on a hole. */
 static CUresult trim(CUdevice device, size_t keep)
 {
 	struct pool *pool = &pools[device];
-	pthread_mutex_lock(&pool->lock);
+	vgpu_lock(&pool->lock);
 	bool may = pool->holding == 0;
 	pool->trimming += may;
 	forget_holes(pool);
-	pthread_mutex_unlock(&pool->lock);
+	vgpu_unlock(&pool->lock);
 	if (!may)
 		return CUDA_SUCCESS;
 	CUstreamCaptureMode before = vgpu_relax();
 	CUresult error = real_cuMemPoolTrimTo(handle_of(device), keep);
 	vgpu_unrelax(before);
-	pthread_mutex_lock(&pool->lock);
+	vgpu_lock(&pool->lock);
 	pool->trimming--;
 	forget_holes(pool);
-	pthread_mutex_unlock(&pool->lock);
+	vgpu_unlock(&pool->lock);
 	return error;
 }
 
@@ -223,11 +237,7 @@ bool vgpu_pool_yield(CUdevice device)
 {
 	if (!valid(device))
 		return false;
-	struct pool *pool = &pools[device];
-	pthread_mutex_lock(&pool->lock);
-	bool any = pool->charged != 0;
-	pthread_mutex_unlock(&pool->lock);
-	if (!any || trim(device, 0) != CUDA_SUCCESS)
+	if (!charges(device) || trim(device, 0) != CUDA_SUCCESS)
 		return false;
 	vgpu_pool_reconcile(device);
 	return true; /* another thread may have seen the loss first */
@@ -235,40 +245,47 @@ bool vgpu_pool_yield(CUdevice device)
 
 /* ---- holes: blocks that the program freed on a stream and the driver will use again there ------------------------ */
 
-/* Before the free is handed to the driver: the moment it is, another thread may get the address. */
-static void announce_hole(const struct vgpu_block *b, uint64_t stream)
+static void note_hole(struct pool *pool, const struct vgpu_block *b, uint64_t stream, bool ready)
+{
+	pool->hole[pool->next_hole++ % HOLES] = (struct hole){b->p, b->bytes, stream, ready};
+	__atomic_store_n(&pool->noted, true, __ATOMIC_RELAXED);
+}
+
+/* A free that is about to be handed to the driver. */
+struct leaving {
+	bool announced; /* the hole is noted already, not ready */
+	uint64_t fills; /* else: how many blocks the driver had given */
+};
+
+/* The moment that the driver has the free, another thread may get the address. */
+static struct leaving announce_hole(const struct vgpu_block *b, uint64_t stream)
 {
 	struct pool *pool = &pools[b->device];
-	pthread_mutex_lock(&pool->lock);
-	pool->hole[pool->next_hole++ % HOLES] = (struct hole){b->p, b->bytes, stream, false};
-	pthread_mutex_unlock(&pool->lock);
+	struct leaving l = {.announced = __atomic_load_n(&pool->shared, __ATOMIC_RELAXED),
+	                    .fills = __atomic_load_n(&pool->fills, __ATOMIC_ACQUIRE)};
+	if (!l.announced)
+		return l;
+	vgpu_lock(&pool->lock);
+	note_hole(pool, b, stream, false);
+	vgpu_unlock(&pool->lock);
+	return l;
 }
 
 /* The driver has answered: the hole is one, unless it was filled meanwhile; or the block is still there. */
-static void settle_hole(const struct vgpu_block *b, bool freed)
+static void settle_hole(const struct vgpu_block *b, uint64_t stream, const struct leaving *l, bool freed)
 {
 	struct pool *pool = &pools[b->device];
-	pthread_mutex_lock(&pool->lock);
-	for (unsigned i = 0; i < HOLES; i++) {
+	vgpu_lock(&pool->lock);
+	if (!l->announced && freed && pool->fills == l->fills)
+		note_hole(pool, b, stream, true);
+	for (unsigned i = 0; i < HOLES && l->announced; i++) {
 		struct hole *h = &pool->hole[i];
 		if (h->p == b->p && freed)
 			h->ready = true;
 		else if (h->p == b->p)
 			h->p = 0;
 	}
-	pthread_mutex_unlock(&pool->lock);
-}
-
-/* A new block lies at [p, p + bytes): holes under it are used up. */
-static void fill_holes(struct pool *pool, CUdeviceptr p, uint64_t bytes)
-{
-	pthread_mutex_lock(&pool->lock);
-	for (unsigned i = 0; i < HOLES; i++) {
-		struct hole *h = &pool->hole[i];
-		if (h->p != 0 && h->p < p + bytes && p < h->p + h->bytes)
-			h->p = 0;
-	}
-	pthread_mutex_unlock(&pool->lock);
+	vgpu_unlock(&pool->lock);
 }
 
 /* No synchronisation returns memory to the card. */
@@ -281,25 +298,33 @@ static bool keeps_all(CUdevice device)
 	       threshold >= reserved;
 }
 
-/* Takes a hole for a call that goes on without a step. Only a lone call may: a block of one that is under way could
- * land in the hole. Those that begin later reserve for both. */
+/* With the lock held: takes a hole for a call that goes on without a step. Only a lone call may: a block of one that is
+ * under way could land in the hole. Those that begin later reserve for both. */
+static bool take_hole(struct pool *pool, uint64_t bytes, uint64_t stream, uint64_t step, bool keeps)
+{
+	if (stream == 0 || pool->calls != 1 || pool->trimming != 0 || (pool->shared && !keeps))
+		return false;
+	for (unsigned i = 0; i < HOLES; i++) {
+		struct hole *h = &pool->hole[i];
+		if (h->p == 0 || !h->ready || h->stream != stream || h->bytes < bytes)
+			continue;
+		h->p = 0;
+		pool->holding++;
+		pool->hold_step = step;
+		return true;
+	}
+	return false;
+}
+
+/* The pool is full: go on by a hole. */
 static bool hold_hole(CUdevice device, uint64_t bytes, uint64_t stream, uint64_t step)
 {
 	struct pool *pool = &pools[device];
-	bool found = false, keeps = keeps_all(device);
-	pthread_mutex_lock(&pool->lock);
-	bool may = stream != 0 && pool->calls == 1 && pool->trimming == 0 && (keeps || !pool->shared);
-	for (unsigned i = 0; i < HOLES && !found && may; i++) {
-		struct hole *h = &pool->hole[i];
-		found = h->p != 0 && h->ready && h->stream == stream && h->bytes >= bytes;
-		if (found) {
-			h->p = 0;
-			pool->holding++;
-			pool->hold_step = step;
-		}
-	}
-	pthread_mutex_unlock(&pool->lock);
-	return found;
+	bool keeps = keeps_all(device);
+	vgpu_lock(&pool->lock);
+	bool held = take_hole(pool, bytes, stream, step, keeps);
+	vgpu_unlock(&pool->lock);
+	return held;
 }
 
 /* ---- which stream, which device ---------------------------------------------------------------------------------- */
@@ -354,49 +379,71 @@ static CUresult order_of(CUstream stream, bool per_thread, struct order *o)
 
 /* ---- allocation -------------------------------------------------------------------------------------------------- */
 
-/* Notes a call and its thread; false if memory may have left the pool since some hole was noted. */
-static bool begin_call(struct pool *pool, uint64_t bytes, uint64_t *own, uint64_t *step)
-{
-	bool holes = false;
-	pthread_mutex_lock(&pool->lock);
-	pool->calls++;
-	pool->shared = pool->shared || (pool->user != NULL && pool->user != &this_thread);
-	pool->user = &this_thread;
-	*own = vgpu_round_up(bytes, pool->step);
-	*step = *own + (pool->holding != 0 ? pool->hold_step : 0); /* our block may take the other's hole */
-	for (unsigned i = 0; i < HOLES; i++)
-		holes = holes || pool->hole[i].p != 0;
-	pthread_mutex_unlock(&pool->lock);
-	return !holes;
-}
+/* What the pool has reserved, and when that was asked. */
+struct reading {
+	uint64_t folds, reserved;
+	bool known;
+};
 
-static CUresult reserve_step(CUdevice device, uint64_t bytes, uint64_t stream, uint64_t own, uint64_t *step, bool *held)
-{
-	if (vgpu_reserve_or_settle(device, *step) == CUDA_SUCCESS)
-		return CUDA_SUCCESS;
-	*held = hold_hole(device, bytes, stream, own);
-	if (*held) {
-		*step = 0;
-		return CUDA_SUCCESS;
-	}
-	return vgpu_pool_yield(device) ? vgpu_reserve(device, *step) : CUDA_ERROR_OUT_OF_MEMORY;
-}
-
-static CUresult begin(CUdevice device, uint64_t bytes, uint64_t stream, uint64_t *step, bool *held)
+/* Memory that left the pool would go unseen behind a call that makes up for it: look before, where holes are noted. */
+static struct reading look(CUdevice device)
 {
 	struct pool *pool = &pools[device];
+	struct reading r = {.folds = __atomic_load_n(&pool->folds, __ATOMIC_ACQUIRE)};
+	if (__atomic_load_n(&pool->noted, __ATOMIC_RELAXED))
+		r.known = read_reserved(device, &r.reserved);
+	return r;
+}
+
+/* Notes a call and its thread and lets it have a hole; false if memory may have left the pool since one was noted.
+ * `own`: what the call needs for its block alone. */
+static bool begin_call(struct pool *pool, const struct reading *r, uint64_t bytes, uint64_t stream, uint64_t *own,
+                       struct call *call)
+{
+	vgpu_lock(&pool->lock);
+	pool->calls++;
+	if (pool->user != NULL && pool->user != &this_thread)
+		__atomic_store_n(&pool->shared, true, __ATOMIC_RELAXED);
+	pool->user = &this_thread;
+	*own = vgpu_round_up(bytes, pool->step);
+	call->step = *own + (pool->holding != 0 ? pool->hold_step : 0); /* our block may take the other's hole */
+	bool holes = pool->noted, still = r->known && r->folds == pool->folds && r->reserved >= pool->charged;
+	call->held = holes && still && take_hole(pool, bytes, stream, *own, false);
+	if (call->held)
+		call->step = 0;
+	vgpu_unlock(&pool->lock);
+	return !holes || still;
+}
+
+static CUresult reserve_step(CUdevice device, uint64_t bytes, uint64_t stream, uint64_t own, struct call *call)
+{
+	if (vgpu_reserve_or_settle(device, call->step) == CUDA_SUCCESS)
+		return CUDA_SUCCESS;
+	call->held = hold_hole(device, bytes, stream, own);
+	if (call->held) {
+		call->step = 0;
+		return CUDA_SUCCESS;
+	}
+	return vgpu_pool_yield(device) ? vgpu_reserve(device, call->step) : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static CUresult begin(CUdevice device, uint64_t bytes, uint64_t stream, struct call *call)
+{
+	struct pool *pool = &pools[device];
+	struct reading r = look(device);
 	uint64_t own;
 	note_use(device);
-	*held = false;
-	if (!begin_call(pool, bytes, &own, step))
-		vgpu_pool_reconcile(device); /* a loss that this call makes up for would go unseen */
-	CUresult error = reserve_step(device, bytes, stream, own, step, held);
-	pthread_mutex_lock(&pool->lock);
+	if (!begin_call(pool, &r, bytes, stream, &own, call))
+		vgpu_pool_reconcile(device);
+	if (call->held)
+		return CUDA_SUCCESS;
+	CUresult error = reserve_step(device, bytes, stream, own, call);
+	vgpu_lock(&pool->lock);
 	if (error == CUDA_SUCCESS)
-		pool->steps += *step;
+		pool->steps += call->step;
 	else
 		pool->calls--;
-	pthread_mutex_unlock(&pool->lock);
+	vgpu_unlock(&pool->lock);
 	return error;
 }
 
@@ -406,11 +453,11 @@ static CUresult undo(struct order *o, CUdeviceptr p, uint64_t grown)
 	struct pool *pool = &pools[o->device];
 	real_cuMemFreeAsync(p, o->stream);
 	trim(o->device, 0);
-	pthread_mutex_lock(&pool->lock);
+	vgpu_lock(&pool->lock);
 	if (grown > pool->step)
 		pool->step = vgpu_round_up(grown, VGPU_GRANULE);
-	pthread_mutex_unlock(&pool->lock);
-	fold(o->device, 0, false, false);
+	vgpu_unlock(&pool->lock);
+	fold(o->device, NULL, 0, 0);
 	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -441,22 +488,19 @@ static CUresult allocate(alloc_function *driver, CUdeviceptr *out, size_t bytes,
 		vgpu_graph_allocates(); /* a node: it takes its memory when the graph is launched */
 		return driver(out, bytes, from, stream);
 	}
-	uint64_t step;
-	bool held;
+	struct call call;
 	if (error == CUDA_SUCCESS)
-		error = begin(o.device, bytes, o.id, &step, &held);
+		error = begin(o.device, bytes, o.id, &call);
 	if (error != CUDA_SUCCESS)
 		return error;
 	CUdeviceptr p = 0;
 	error = driver(&p, bytes, from, stream);
-	if (error == CUDA_SUCCESS)
-		fill_holes(&pools[o.device], p, bytes);
-	struct folded f = fold(o.device, step, true, held);
+	struct folded f = fold(o.device, &call, error == CUDA_SUCCESS ? p : 0, bytes);
 	if (error != CUDA_SUCCESS)
 		return error;
 	struct vgpu_block b = {.p = p, .bytes = bytes, .device = o.device, .kind = VGPU_ASYNC};
 	if (f.excess != 0)
-		return undo(&o, p, step + f.excess);
+		return undo(&o, p, call.step + f.excess);
 	if (vgpu_block_add(&b, 0) < 0)
 		return undo(&o, p, 0);
 	*out = p;
@@ -514,11 +558,12 @@ static CUresult release(free_function *driver, CUdeviceptr p, CUstream stream, b
 	/* Inside a capture this adds a node and frees nothing yet; where there is no such stream the driver says so. */
 	if (order_of(stream, per_thread, &o) != CUDA_SUCCESS || o.capturing || !vgpu_block_take(p, &b))
 		return driver(p, stream);
+	struct leaving l = {0};
 	if (b.kind == VGPU_ASYNC)
-		announce_hole(&b, o.id);
+		l = announce_hole(&b, o.id);
 	CUresult error = driver(p, stream);
 	if (b.kind == VGPU_ASYNC)
-		settle_hole(&b, error == CUDA_SUCCESS);
+		settle_hole(&b, o.id, &l, error == CUDA_SUCCESS);
 	if (error != CUDA_SUCCESS)
 		vgpu_block_restore(&b);
 	else if (b.kind != VGPU_ASYNC)
@@ -555,9 +600,7 @@ CUresult hook_cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep)
 
 void vgpu_pool_forked(void)
 {
-	for (CUdevice d = 0; d < VGPU_ORDINALS; d++) {
+	for (CUdevice d = 0; d < VGPU_ORDINALS; d++)
 		pools[d] = (struct pool){.step = VGPU_POOL_GRANULE};
-		pthread_mutex_init(&pools[d].lock, NULL);
-	}
 	vgpu_graph_forked();
 }

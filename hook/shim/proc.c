@@ -62,28 +62,7 @@ void vgpu_pause_ns(uint64_t ns)
 	syscall(SYS_nanosleep, &wait, NULL);
 }
 
-/* ---- locks --------------------------------------------------------------------------------------------------------- */
-
-/* 0 free, 1 taken, 2 taken and somebody may sleep. Private: lies on pages that a fork's child gets zeroed. */
-void vgpu_lock(uint32_t *lock)
-{
-	uint32_t seen = 0;
-	if (__builtin_expect(__atomic_compare_exchange_n(lock, &seen, 1, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED), 1))
-		return;
-	for (int spin = 0; spin < 100 && seen != 2; spin++) {
-		seen = 0;
-		if (__atomic_compare_exchange_n(lock, &seen, 1, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
-			return;
-	}
-	while (__atomic_exchange_n(lock, 2, __ATOMIC_ACQUIRE) != 0)
-		syscall(SYS_futex, lock, FUTEX_WAIT_PRIVATE, 2, NULL, NULL, 0);
-}
-
-void vgpu_unlock(uint32_t *lock)
-{
-	if (__builtin_expect(__atomic_exchange_n(lock, 0, __ATOMIC_RELEASE) == 2, 0))
-		syscall(SYS_futex, lock, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
-}
+/* ---- locks of files and words that others see -------------------------------------------------------------------- */
 
 void vgpu_futex_wake(uint32_t *word, int count)
 {

@@ -289,11 +289,10 @@ static void leave_ledger(struct vgpu_state *s)
 __attribute__((destructor)) static void leave(void)
 {
 	struct vgpu_state *s = __atomic_load_n(&vgpu_state_pointer, __ATOMIC_ACQUIRE);
-	uint32_t unlocked = 0;
 	if (!s || __atomic_load_n(&s->stage, __ATOMIC_ACQUIRE) != VGPU_STAGE_READY)
 		return;
 	/* exit() may have been called by a signal handler that interrupted the lock's holder: do not wait for it. */
-	if (!__atomic_compare_exchange_n(&s->lock, &unlocked, 1, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+	if (!vgpu_lock_try(&s->lock))
 		return;
 	leave_ledger(s);
 	vgpu_unlock(&s->lock);
