@@ -15,7 +15,7 @@ int fake_count = 2;
 int fake_machine = 4;
 bool fake_ready = true;
 bool fake_nvml = true;
-unsigned fake_calls;
+atomic_uint fake_calls;
 
 /* ---- directory ------------------------------------------------------------------------------------------------------- */
 
@@ -149,7 +149,7 @@ const char *fake_uuid(int number)
 
 static CUresult get_count(int *count)
 {
-	fake_calls++;
+	atomic_fetch_add_explicit(&fake_calls, 1, memory_order_relaxed);
 	*count = fake_count;
 	return fake_ready ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
 }

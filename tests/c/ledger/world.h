@@ -4,6 +4,8 @@
 #ifndef PARTAGE_TESTS_LEDGER_WORLD_H
 #define PARTAGE_TESTS_LEDGER_WORLD_H
 
+#include <stdatomic.h>
+
 #include "check.h"
 #include "core.h"
 
@@ -34,7 +36,7 @@ extern int fake_count;
 extern int fake_machine; /* devices of the machine */
 extern bool fake_ready; /* cuInit was called */
 extern bool fake_nvml; /* NVML is there */
-extern unsigned fake_calls; /* of the driver, any */
+extern atomic_uint fake_calls; /* of the driver, any */
 const char *fake_uuid(int number);
 
 /* ---- scenes ---------------------------------------------------------------------------------------------------------------- */
