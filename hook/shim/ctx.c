@@ -235,7 +235,7 @@ CUresult hook_cuCtxDestroy_v2(CUcontext ctx)
 /* ---- primary contexts -------------------------------------------------------------------------------------------- */
 
 /* One more call that retains: sees to it that the estimate is charged. */
-static CUresult retain_begin(CUdevice device)
+CUresult vgpu_primary_begin(CUdevice device)
 {
 	struct primary *p = &primaries[device];
 	CUresult error = CUDA_SUCCESS;
@@ -264,7 +264,7 @@ static bool unused(struct primary *p, uint64_t *charged)
 	return true;
 }
 
-static void retain_end(CUdevice device, CUcontext handle, bool retained)
+void vgpu_primary_end(CUdevice device, CUcontext handle, bool retained)
 {
 	struct primary *p = &primaries[device];
 	uint64_t charged = 0, used = UINT64_MAX;
@@ -277,7 +277,8 @@ static void retain_end(CUdevice device, CUcontext handle, bool retained)
 	p->retaining--;
 	if (retained) {
 		p->references++;
-		p->handle = handle;
+		if (handle != NULL)
+			p->handle = handle;
 	}
 	if (settle && !p->settled) {
 		p->charged = vgpu_settle_context(device, p->charged, used);
@@ -297,11 +298,11 @@ CUresult hook_cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
 	vgpu_memory_watch_fork();
 	CUresult error = vgpu_managed_join(dev);
 	if (error == CUDA_SUCCESS)
-		error = retain_begin(dev);
+		error = vgpu_primary_begin(dev);
 	if (error != CUDA_SUCCESS)
 		return vgpu_no_such_device(dev) ? real_cuDevicePrimaryCtxRetain(pctx, dev) : error;
 	error = real_cuDevicePrimaryCtxRetain(pctx, dev);
-	retain_end(dev, error == CUDA_SUCCESS ? *pctx : NULL, error == CUDA_SUCCESS);
+	vgpu_primary_end(dev, error == CUDA_SUCCESS ? *pctx : NULL, error == CUDA_SUCCESS);
 	return error;
 }
 
@@ -324,15 +325,23 @@ static void less(CUdevice dev, uint64_t epoch, bool reset)
 	pthread_mutex_lock(&lock);
 	if (!reset && p->references != 0)
 		p->references--;
-	if (dead && p->retains == retains && p->retaining == 0)
+	dead = dead && p->retains == retains && p->retaining == 0;
+	if (dead)
 		p->references = 0;
 	CUcontext handle = p->handle;
 	bool gone = unused(p, &charged);
 	pthread_mutex_unlock(&lock);
+	if (dead) /* green contexts do not outlive it, whoever released it once too often */
+		vgpu_greens_drop(dev);
 	if (gone || reset)
 		ended(handle, dev, epoch);
 	if (gone)
 		vgpu_give_back_context(dev, charged);
+}
+
+void vgpu_primary_less(CUdevice device, uint64_t epoch)
+{
+	less(device, epoch, false);
 }
 
 static CUresult release(CUresult (*driver)(CUdevice), CUdevice dev, bool reset)
@@ -372,6 +381,7 @@ void vgpu_contexts_forked(void)
 {
 	pthread_mutex_init(&lock, NULL);
 	contexts = NULL;
+	vgpu_greens_forked();
 	for (CUdevice d = 0; d < VGPU_ORDINALS; d++) {
 		primaries[d] = (struct primary){0};
 		created[d] = 0;

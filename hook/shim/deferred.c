@@ -48,6 +48,7 @@ static CUevent mark(CUstream stream, CUcontext *context)
 		return NULL;
 	if (real_cuCtxPushCurrent_v2(*context) != CUDA_SUCCESS)
 		return NULL;
+	*context = vgpu_plain_context(*context); /* the stream's may be a green one: the block lies in the primary */
 	if (real_cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
 		event = NULL;
 	else if (real_cuEventRecord(event, stream) != CUDA_SUCCESS) {

@@ -24,6 +24,8 @@ CUresult vgpu_place(CUdevice *device, CUcontext *context)
 	*device = vgpu_current_device(&error);
 	if (error == CUDA_SUCCESS)
 		error = real_cuCtxGetCurrent(context);
+	if (error == CUDA_SUCCESS)
+		*context = vgpu_plain_context(*context);
 	return error;
 }
 

@@ -84,6 +84,16 @@ CUresult vgpu_managed_join(CUdevice device); /* from now on this one may; refuse
 CUresult vgpu_managed_reserve(CUdevice device, uint64_t bytes); /* of the current context */
 void vgpu_managed_give_back(uint64_t bytes);
 
+/* ---- ctx.c and green.c: green contexts keep the primary context alive --------------------------------------------- */
+
+/* Around a call of the driver that retains the primary context: its estimate is charged, or it is refused; `retained`:
+ * the driver has. */
+CUresult vgpu_primary_begin(CUdevice device);
+void vgpu_primary_end(CUdevice device, CUcontext handle, bool retained);
+void vgpu_primary_less(CUdevice device, uint64_t epoch); /* the driver has released it once */
+void vgpu_greens_drop(CUdevice device);                  /* the primary context is gone, and they with it */
+CUcontext vgpu_plain_context(CUcontext context); /* the primary context for one that a green context was turned into */
+
 /* ---- ctx.c and module.c: variables of libraries lie once in every context ----------------------------------------- */
 
 unsigned vgpu_contexts_created(CUdevice device); /* created ones that live or are being made */
@@ -97,6 +107,7 @@ void vgpu_pool_forked(void);
 void vgpu_deferred_forked(void);
 void vgpu_vmm_forked(void);
 void vgpu_contexts_forked(void);
+void vgpu_greens_forked(void);
 void vgpu_libraries_forked(void);
 void vgpu_managed_forked(void);
 

@@ -11,6 +11,7 @@
 #include <time.h>
 
 #include "context.h"
+#include "green.h"
 #include "sim_impl.h"
 #include "visible.h"
 
@@ -111,12 +112,19 @@ static void count_context(int device, int change)
 
 /* ---- what is current -------------------------------------------------------------------------------------------- */
 
+/* The entry of this thread's stack names a context that lives, by a green context that does where there is one. */
+static bool is_usable(int entry)
+{
+	const struct sim_green *green = sim_thread.green[entry];
+
+	return __atomic_load_n(&sim_thread.stack[entry]->alive, __ATOMIC_ACQUIRE) && (!green || sim_green_alive(green));
+}
+
 struct sim_context *sim_current(void)
 {
 	if (!sim_initialized() || sim_thread.depth == 0)
 		return NULL;
-	struct sim_context *context = sim_thread.stack[sim_thread.depth - 1];
-	return __atomic_load_n(&context->alive, __ATOMIC_ACQUIRE) ? context : NULL;
+	return is_usable(sim_thread.depth - 1) ? sim_thread.stack[sim_thread.depth - 1] : NULL;
 }
 
 CUresult sim_require(struct sim_context **context)
@@ -126,7 +134,7 @@ CUresult sim_require(struct sim_context **context)
 	if (sim_thread.depth == 0)
 		return CUDA_ERROR_INVALID_CONTEXT;
 	*context = sim_thread.stack[sim_thread.depth - 1];
-	if (!__atomic_load_n(&(*context)->alive, __ATOMIC_ACQUIRE))
+	if (!is_usable(sim_thread.depth - 1))
 		return CUDA_ERROR_CONTEXT_IS_DESTROYED;
 	return sim_context_error(*context);
 }
@@ -137,17 +145,29 @@ struct sim_context *sim_context_of(CUcontext handle)
 
 	if (!handle)
 		return sim_current();
+	struct sim_green *green = sim_green_of(handle);
+	if (green)
+		return sim_green_alive(green) ? green->primary : NULL;
 	if (!sim_handle_is(handle, SIM_TAG_CONTEXT) || !__atomic_load_n(&context->alive, __ATOMIC_ACQUIRE))
 		return NULL;
 	return context;
 }
 
-static CUresult push(struct sim_context *context)
+static CUresult push(struct sim_context *context, struct sim_green *green)
 {
 	if (sim_thread.depth == STACK_DEPTH)
 		return CUDA_ERROR_INVALID_CONTEXT;
+	sim_thread.green[sim_thread.depth] = green;
 	sim_thread.stack[sim_thread.depth++] = context;
 	return CUDA_SUCCESS;
+}
+
+/* The handle of an entry of this thread's stack. */
+static CUcontext handle_at(int entry)
+{
+	struct sim_green *green = sim_thread.green[entry];
+
+	return green ? (CUcontext)&green->context : (CUcontext)sim_thread.stack[entry];
 }
 
 CUresult sim_cuCtxPushCurrent_v2(CUcontext handle)
@@ -155,7 +175,7 @@ CUresult sim_cuCtxPushCurrent_v2(CUcontext handle)
 	if (!sim_initialized())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	struct sim_context *context = handle ? sim_context_of(handle) : NULL;
-	return context ? push(context) : CUDA_ERROR_INVALID_CONTEXT;
+	return context ? push(context, sim_green_of(handle)) : CUDA_ERROR_INVALID_CONTEXT;
 }
 
 CUresult sim_cuCtxPopCurrent_v2(CUcontext *out)
@@ -166,7 +186,7 @@ CUresult sim_cuCtxPopCurrent_v2(CUcontext *out)
 		return CUDA_ERROR_INVALID_CONTEXT;
 	sim_thread.depth--;
 	if (out)
-		*out = (CUcontext)sim_thread.stack[sim_thread.depth];
+		*out = handle_at(sim_thread.depth);
 	return CUDA_SUCCESS;
 }
 
@@ -179,7 +199,7 @@ CUresult sim_cuCtxSetCurrent(CUcontext handle)
 		return CUDA_ERROR_INVALID_CONTEXT;
 	if (sim_thread.depth > 0)
 		sim_thread.depth--;
-	return context ? push(context) : CUDA_SUCCESS;
+	return context ? push(context, sim_green_of(handle)) : CUDA_SUCCESS;
 }
 
 CUresult sim_cuCtxGetCurrent(CUcontext *out)
@@ -188,7 +208,7 @@ CUresult sim_cuCtxGetCurrent(CUcontext *out)
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (!out)
 		return CUDA_ERROR_INVALID_VALUE;
-	*out = sim_thread.depth ? (CUcontext)sim_thread.stack[sim_thread.depth - 1] : NULL;
+	*out = sim_thread.depth ? handle_at(sim_thread.depth - 1) : NULL;
 	return CUDA_SUCCESS;
 }
 
@@ -232,7 +252,7 @@ struct sim_context *sim_primary(int device)
 	return context;
 }
 
-static CUresult retain_primary(int device, CUcontext *out)
+static CUresult retain_primary(int device, struct sim_context **out)
 {
 	struct sim_context *context = primary_of(device);
 
@@ -245,8 +265,16 @@ static CUresult retain_primary(int device, CUcontext *out)
 		count_context(device, 1);
 	}
 	devices[device].retained++;
-	*out = (CUcontext)context;
+	*out = context;
 	return CUDA_SUCCESS;
+}
+
+CUresult sim_primary_retain(int device, struct sim_context **context)
+{
+	pthread_mutex_lock(&devices[device].mutex);
+	CUresult result = retain_primary(device, context);
+	pthread_mutex_unlock(&devices[device].mutex);
+	return result;
 }
 
 CUresult sim_cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice ordinal)
@@ -260,9 +288,10 @@ CUresult sim_cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice ordinal)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (__atomic_load_n(&sim_machine->device[device].lost, __ATOMIC_ACQUIRE))
 		return SIM_ERROR_LOST;
-	pthread_mutex_lock(&devices[device].mutex);
-	result = retain_primary(device, out);
-	pthread_mutex_unlock(&devices[device].mutex);
+	struct sim_context *context;
+	result = sim_primary_retain(device, &context);
+	if (result == CUDA_SUCCESS)
+		*out = (CUcontext)context;
 	return result;
 }
 
@@ -272,8 +301,19 @@ static void close_primary(int device)
 	devices[device].retained = 0;
 	if (!devices[device].primary || !devices[device].primary->alive)
 		return;
+	sim_greens_close(devices[device].primary);
 	close_context(devices[device].primary);
 	count_context(device, -1);
+}
+
+void sim_primary_release(struct sim_context *context, uint64_t id)
+{
+	int device = context->device;
+
+	pthread_mutex_lock(&devices[device].mutex);
+	if (context->alive && context->id == id && devices[device].retained && --devices[device].retained == 0)
+		close_primary(device);
+	pthread_mutex_unlock(&devices[device].mutex);
 }
 
 CUresult sim_cuDevicePrimaryCtxRelease_v2(CUdevice ordinal)
@@ -383,7 +423,7 @@ static CUresult create(CUcontext *out, unsigned flags, CUdevice ordinal, unsigne
 	pthread_mutex_unlock(&devices[device].mutex);
 	sim_handle_add(context, SIM_TAG_CONTEXT);
 	*out = (CUcontext)context;
-	return push(context);
+	return push(context, NULL);
 }
 
 CUresult sim_cuCtxCreate(CUcontext *out, unsigned int flags, CUdevice device)

@@ -24,6 +24,7 @@ pthread_mutex_t sim_engine_mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct sim_engine engines[SIM_DEVICES];
 static struct sim_waiter *waiters;
 static struct sim_item *spare_items;
+static struct sim_stream *spare_streams;
 static uint64_t last_seq;
 static bool forked;
 
@@ -133,7 +134,7 @@ static void deactivate(struct sim_engine *engine, struct sim_stream *stream)
 
 void sim_stream_reap(struct sim_stream *stream)
 {
-	if (!stream->destroyed || stream->head || stream->refs)
+	if (stream->reaped || !stream->destroyed || stream->head || stream->refs)
 		return;
 	if (stream->barrier)
 		stream->context->barrier = NULL;
@@ -143,8 +144,24 @@ void sim_stream_reap(struct sim_stream *stream)
 		stream->context->streams = stream->next;
 	if (stream->next)
 		stream->next->prev = stream->prev;
-	free(stream);
+	stream->reaped = true;
+	stream->prev = NULL;
+	stream->next = spare_streams;
+	spare_streams = stream;
 	wake_waiters();
+}
+
+struct sim_stream *sim_stream_spare(void)
+{
+	struct sim_stream **link = &spare_streams, *stream;
+	while (*link && (*link)->refs) /* somebody still looks at that one */
+		link = &(*link)->next;
+	stream = *link;
+	if (!stream)
+		return calloc(1, sizeof(*stream));
+	*link = stream->next;
+	memset(stream, 0, sizeof(*stream));
+	return stream;
 }
 
 static bool is_blocking(const struct sim_stream *stream)
@@ -568,6 +585,10 @@ CUresult sim_engine_submit(struct sim_stream *stream, const struct sim_item *lik
 	struct sim_engine *engine = &engines[stream->context->device];
 	uint64_t seq = 0;
 	pthread_mutex_lock(&sim_engine_mutex);
+	if (stream->reaped) { /* its context went after the caller had looked it up */
+		pthread_mutex_unlock(&sim_engine_mutex);
+		return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+	}
 	engine->device = stream->context->device;
 	stream->refs++;
 	error = push(engine, stream, like, &seq);

@@ -48,6 +48,8 @@ struct sim_stream {
 	uint64_t id;
 	struct sim_context *context;
 	uint64_t context_id;
+	struct sim_green *green; /* the green context that it belongs to; NULL: none */
+	bool reaped;             /* gone, and kept to be used again: some thread may still hold the pointer */
 	uint64_t thread;         /* per-thread stream: whose; else 0 */
 	struct sim_item *head, *tail;
 	unsigned depth;          /* items queued */
@@ -98,7 +100,10 @@ void sim_engine_wait(struct sim_waiter *waiter);
 uint64_t sim_engine_seq(void); /* of the item queued last */
 bool sim_stream_drained(const struct sim_stream *stream, uint64_t seq);
 void sim_event_put(struct sim_stream_event *event); /* drops a reference */
-void sim_stream_reap(struct sim_stream *stream); /* frees it where it is destroyed and nobody needs it any more */
+/* Ends it where it is destroyed and nobody needs it any more. A stream's memory is only ever used for streams: a thread
+ * that looked one up while another destroyed its context finds it reaped. */
+void sim_stream_reap(struct sim_stream *stream);
+struct sim_stream *sim_stream_spare(void); /* a zeroed one; NULL: no memory */
 
 struct sim_stream *sim_stream_barrier(struct sim_context *context); /* without the mutex; NULL: no memory */
 

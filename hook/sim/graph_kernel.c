@@ -127,7 +127,7 @@ static CUresult cost_of(struct sim_graph_work *work)
 		launch.cluster[1] = cluster->clusterDim.y;
 		launch.cluster[2] = cluster->clusterDim.z;
 	}
-	return sim_launch_cost(work->function, &launch, &work->items[0].work.device_ns);
+	return sim_launch_cost(work->function, &launch, 0, &work->items[0].work.device_ns);
 }
 
 static CUresult fill(struct sim_graph_work *work, const CUDA_KERNEL_NODE_PARAMS_v3 *params)

@@ -55,7 +55,7 @@ bool sim_handle_is(const void *handle, enum sim_tag tag)
 	return found;
 }
 
-void sim_handle_drop(void *handle)
+bool sim_handle_drop(void *handle)
 {
 	unsigned bucket = bucket_of(handle);
 	struct entry *gone = NULL;
@@ -70,4 +70,5 @@ void sim_handle_drop(void *handle)
 	}
 	pthread_mutex_unlock(&stripes[bucket % STRIPES]);
 	free(gone);
+	return gone != NULL;
 }

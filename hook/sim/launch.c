@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "capture.h"
+#include "green.h"
 #include "sim_impl.h"
 
 #define MAX_GRID_X        0x7fffffffu
@@ -47,7 +48,7 @@ static const void *param_at(const struct sim_kernel_image *kernel, const struct 
 	return buffer && param->offset + (size_t)param->size <= size ? buffer + param->offset : NULL;
 }
 
-static uint64_t duration_ns(const struct sim_function *function, const struct sim_launch *launch,
+static uint64_t duration_ns(const struct sim_function *function, const struct sim_launch *launch, unsigned sms,
                             const unsigned char *buffer, size_t size)
 {
 	const struct sim_cost *cost = function->cost;
@@ -55,7 +56,7 @@ static uint64_t duration_ns(const struct sim_function *function, const struct si
 		return 0;
 	const struct sim_device_model *model = &sim_machine->model[function->module->context->device];
 	uint64_t blocks = (uint64_t)launch->grid[0] * launch->grid[1] * launch->grid[2];
-	uint64_t wave = (uint64_t)model->sms * model->blocks_per_sm;
+	uint64_t wave = (uint64_t)(sms ? sms : model->sms) * model->blocks_per_sm;
 	uint64_t ns = cost->fixed_ns + (wave ? (blocks + wave - 1) / wave : 1) * cost->wave_ns;
 	const void *argument = cost->duration_arg < 0
 	                               ? NULL
@@ -113,7 +114,8 @@ static CUresult check_cluster(const struct sim_function *function, const struct 
 	return CUDA_SUCCESS;
 }
 
-static CUresult check(const struct sim_function *function, const struct sim_launch *launch, const unsigned char *buffer)
+static CUresult check(const struct sim_function *function, const struct sim_launch *launch, unsigned sms,
+                      const unsigned char *buffer)
 {
 	const unsigned *grid = launch->grid;
 	if (!grid[0] || !grid[1] || !grid[2] || grid[0] > MAX_GRID_X || grid[1] > MAX_GRID_YZ || grid[2] > MAX_GRID_YZ)
@@ -127,19 +129,20 @@ static CUresult check(const struct sim_function *function, const struct sim_laun
 		return error;
 	unsigned threads = launch->block[0] * launch->block[1] * launch->block[2];
 	uint64_t room = (uint64_t)sim_blocks_per_sm(function, threads, launch->shared) *
-	                sim_machine->model[function->module->context->device].sms;
+	                (sms ? sms : sim_machine->model[function->module->context->device].sms);
 	return (uint64_t)grid[0] * grid[1] * grid[2] > room ? CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE : CUDA_SUCCESS;
 }
 
-CUresult sim_launch_cost(const struct sim_function *function, const struct sim_launch *launch, uint64_t *device_ns)
+CUresult sim_launch_cost(const struct sim_function *function, const struct sim_launch *launch, unsigned sms,
+                         uint64_t *device_ns)
 {
 	const unsigned char *buffer;
 	size_t size;
 	CUresult error = extra_buffer(launch->extra, &buffer, &size);
 	if (error == CUDA_SUCCESS)
-		error = check(function, launch, buffer);
+		error = check(function, launch, sms, buffer);
 	if (error == CUDA_SUCCESS)
-		*device_ns = duration_ns(function, launch, buffer, size);
+		*device_ns = duration_ns(function, launch, sms, buffer, size);
 	return error;
 }
 
@@ -151,7 +154,8 @@ CUresult sim_launch(struct sim_function *function, struct sim_stream *stream, co
 	memset(&item, 0, offsetof(struct sim_item, work.arg)); /* there is no argument, and it is large */
 	item.kind = SIM_ITEM_WORK;
 	item.meeting = function->meeting;
-	CUresult error = sim_launch_cost(function, launch, &item.work.device_ns);
+	unsigned sms = stream->green ? sim_green_sms(stream->green) : 0;
+	CUresult error = sim_launch_cost(function, launch, sms, &item.work.device_ns);
 	return error == CUDA_SUCCESS ? sim_engine_submit(stream, &item, false) : error;
 }
 

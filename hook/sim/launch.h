@@ -14,8 +14,9 @@ struct sim_launch {
 	unsigned cluster[3]; /* 0: none asked for */
 };
 
-/* Checks the launch: the engine time that it needs. */
-CUresult sim_launch_cost(const struct sim_function *function, const struct sim_launch *launch, uint64_t *device_ns);
+/* Checks the launch: the engine time that it needs on so many SMs; 0: all of the device's. */
+CUresult sim_launch_cost(const struct sim_function *function, const struct sim_launch *launch, unsigned sms,
+                         uint64_t *device_ns);
 /* Checks the launch and queues it. */
 CUresult sim_launch(struct sim_function *function, struct sim_stream *stream, const struct sim_launch *launch);
 /* The current context, the stream and the function in it; where the function is NULL, why. */

@@ -57,6 +57,7 @@ struct sim_thread {
 	bool per_thread_stream; /* the call came through a _ptsz/_ptds entry point */
 	/* current context stack: context.c */
 	struct sim_context *stack[32];
+	struct sim_green *green[32]; /* the green context by which it was made current; NULL: by itself */
 	int depth;
 };
 extern _Thread_local struct sim_thread sim_thread;
@@ -71,6 +72,7 @@ struct sim_context {
 	CUdevice ordinal;
 	bool primary;
 	bool alive;
+	bool closing; /* gets no more streams; under sim_engine_mutex */
 	unsigned flags;
 	uint64_t id;
 	struct sim_stream *legacy; /* the NULL stream, engine.c makes it */
@@ -161,10 +163,13 @@ enum sim_tag {
 	SIM_TAG_GRAPH,
 	SIM_TAG_GRAPH_NODE,
 	SIM_TAG_GRAPH_EXEC,
-	SIM_TAG_USER_OBJECT
+	SIM_TAG_USER_OBJECT,
+	SIM_TAG_GREEN,
+	SIM_TAG_GREEN_CONTEXT, /* a green context as a context */
+	SIM_TAG_RESOURCE_DESC
 };
 void sim_handle_add(void *handle, enum sim_tag tag);
 bool sim_handle_is(const void *handle, enum sim_tag tag); /* live and of this kind */
-void sim_handle_drop(void *handle);
+bool sim_handle_drop(void *handle); /* false: it was not there; another thread has dropped it */
 
 #endif

@@ -2,26 +2,31 @@
  *
  * Three kinds: the *legacy* (NULL) stream of each context, which runs in order with the blocking streams; a
  * *per-thread* stream per thread and context, made when first named, a blocking stream otherwise; and those that
- * programs create. A launch of a graph has streams of its own besides, its lanes. What can go wrong: a stale handle (CUDA_ERROR_INVALID_HANDLE), no current context
- * (CUDA_ERROR_INVALID_CONTEXT).
+ * programs create. A launch of a graph has streams of its own besides, its lanes. What can go wrong: a stale handle
+ * (CUDA_ERROR_INVALID_HANDLE), no current context (CUDA_ERROR_INVALID_CONTEXT), another thread that destroys the context
+ * meanwhile (CUDA_ERROR_CONTEXT_IS_DESTROYED), a green context that is gone (CUDA_ERROR_STREAM_DETACHED).
  */
 #include <stdlib.h>
 
 #include "capture.h"
+#include "green.h"
 #include "sim_impl.h"
 
 static uint64_t last_id; /* under sim_engine_mutex */
 
-static struct sim_stream *stream_new(struct sim_context *context, unsigned flags, int priority)
+static struct sim_stream *stream_new(struct sim_context *context, struct sim_green *green, unsigned flags, int priority)
 {
-	struct sim_stream *stream = calloc(1, sizeof(*stream));
-	if (!stream)
+	pthread_mutex_lock(&sim_engine_mutex);
+	struct sim_stream *stream = context->closing ? NULL : sim_stream_spare();
+	if (!stream) {
+		pthread_mutex_unlock(&sim_engine_mutex);
 		return NULL;
+	}
 	stream->tag = SIM_TAG_STREAM;
 	stream->flags = flags;
 	stream->priority = priority < SIM_PRIORITY_GREATEST ? SIM_PRIORITY_GREATEST : priority > 0 ? 0 : priority;
 	stream->context = context;
-	pthread_mutex_lock(&sim_engine_mutex);
+	stream->green = green;
 	stream->id = ++last_id;
 	stream->next = context->streams;
 	if (context->streams)
@@ -29,6 +34,32 @@ static struct sim_stream *stream_new(struct sim_context *context, unsigned flags
 	context->streams = stream;
 	pthread_mutex_unlock(&sim_engine_mutex);
 	return stream;
+}
+
+/* Once: whoever drops the handle ends the stream. False: another thread has, or the context went. */
+static bool destroy(struct sim_stream *stream)
+{
+	pthread_mutex_lock(&sim_engine_mutex);
+	bool own = sim_handle_drop(stream);
+	if (own) {
+		stream->destroyed = true;
+		sim_stream_reap(stream);
+	}
+	pthread_mutex_unlock(&sim_engine_mutex);
+	return own;
+}
+
+struct sim_stream *sim_green_stream_new(struct sim_green *green, unsigned flags, int priority)
+{
+	return stream_new(green->primary, green, flags, priority);
+}
+
+void sim_stream_drop(struct sim_stream *stream)
+{
+	pthread_mutex_lock(&sim_engine_mutex);
+	stream->destroyed = true;
+	sim_stream_reap(stream);
+	pthread_mutex_unlock(&sim_engine_mutex);
 }
 
 /* ---- per-thread streams ------------------------------------------------------------------------------------------ */
@@ -56,11 +87,7 @@ static void thread_gone(void *arg)
 		if (!stream || !sim_handle_is(stream, SIM_TAG_STREAM) || stream->thread != own->thread)
 			continue;
 		sim_capture_abandon(stream);
-		sim_handle_drop(stream);
-		pthread_mutex_lock(&sim_engine_mutex);
-		stream->destroyed = true;
-		sim_stream_reap(stream);
-		pthread_mutex_unlock(&sim_engine_mutex);
+		destroy(stream);
 	}
 	free(own);
 }
@@ -105,7 +132,7 @@ static struct sim_stream *per_thread_stream(struct sim_context *context)
 	}
 	if (spare < 0)
 		return NULL;
-	struct sim_stream *stream = stream_new(context, CU_STREAM_DEFAULT, 0);
+	struct sim_stream *stream = stream_new(context, NULL, CU_STREAM_DEFAULT, 0);
 	if (!stream)
 		return NULL;
 	stream->thread = own->thread;
@@ -124,10 +151,19 @@ struct sim_stream *sim_stream_of(CUstream handle, CUresult *error)
 	if (!context)
 		return NULL;
 	*error = CUDA_SUCCESS;
-	if (handle == CU_STREAM_LEGACY || (!handle && !sim_thread.per_thread_stream))
-		return context->legacy;
+	struct sim_green *green = sim_thread.green[sim_thread.depth - 1];
 	struct sim_stream *stream = (struct sim_stream *)handle;
+	if (handle == CU_STREAM_LEGACY || (!handle && !sim_thread.per_thread_stream)) {
+		stream = green && green->own ? green->own : context->legacy;
+		if (!stream)
+			*error = CUDA_ERROR_CONTEXT_IS_DESTROYED;
+		return stream;
+	}
 	if (handle == CU_STREAM_PER_THREAD || !handle) {
+		if (green) { /* a green context has none */
+			*error = CUDA_ERROR_INVALID_HANDLE;
+			return NULL;
+		}
 		stream = per_thread_stream(context);
 		if (!stream)
 			*error = CUDA_ERROR_OUT_OF_MEMORY;
@@ -135,6 +171,10 @@ struct sim_stream *sim_stream_of(CUstream handle, CUresult *error)
 	}
 	if (!sim_handle_is(stream, SIM_TAG_STREAM) || stream->thread) {
 		*error = CUDA_ERROR_INVALID_HANDLE;
+		return NULL;
+	}
+	if (stream->green && !sim_green_alive(stream->green)) {
+		*error = CUDA_ERROR_STREAM_DETACHED;
 		return NULL;
 	}
 	return stream;
@@ -172,6 +212,10 @@ CUresult sim_stream_wait(struct sim_stream *stream)
 	if (forbidden != CUDA_SUCCESS)
 		return forbidden;
 	pthread_mutex_lock(&sim_engine_mutex);
+	if (stream->reaped) {
+		pthread_mutex_unlock(&sim_engine_mutex);
+		return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+	}
 	struct sim_waiter waiter = {.satisfied = stream_done, .stream = stream, .mark = sim_engine_seq()};
 	stream->refs++;
 	sim_engine_wait(&waiter);
@@ -197,7 +241,8 @@ CUresult sim_context_wait(struct sim_context *context)
 
 void sim_streams_init(struct sim_context *context)
 {
-	context->legacy = stream_new(context, CU_STREAM_DEFAULT, 0);
+	context->closing = false;
+	context->legacy = stream_new(context, NULL, CU_STREAM_DEFAULT, 0);
 	if (context->legacy)
 		context->legacy->legacy = true;
 }
@@ -208,7 +253,7 @@ struct sim_stream *sim_stream_barrier(struct sim_context *context)
 
 	pthread_mutex_lock(&making);
 	if (!context->barrier) {
-		struct sim_stream *stream = stream_new(context, CU_STREAM_NON_BLOCKING, 0);
+		struct sim_stream *stream = stream_new(context, NULL, CU_STREAM_NON_BLOCKING, 0);
 		pthread_mutex_lock(&sim_engine_mutex);
 		if (stream)
 			stream->barrier = true;
@@ -221,7 +266,7 @@ struct sim_stream *sim_stream_barrier(struct sim_context *context)
 
 struct sim_stream *sim_lane_open(struct sim_context *context, int priority)
 {
-	struct sim_stream *lane = stream_new(context, CU_STREAM_NON_BLOCKING, priority);
+	struct sim_stream *lane = stream_new(context, NULL, CU_STREAM_NON_BLOCKING, priority);
 	if (!lane)
 		return NULL;
 	pthread_mutex_lock(&sim_engine_mutex);
@@ -256,6 +301,7 @@ void sim_streams_destroy(struct sim_context *context)
 	struct sim_stream *legacy = context->legacy, *next;
 	sim_capture_abandon_all(context);
 	pthread_mutex_lock(&sim_engine_mutex);
+	context->closing = true; /* a thread that makes a stream at this moment gets none */
 	for (struct sim_stream *stream = context->streams; stream; stream = next) {
 		next = stream->next;
 		if (stream == legacy)
@@ -290,9 +336,14 @@ CUresult sim_cuStreamCreateWithPriority(CUstream *phStream, unsigned int flags, 
 	CUresult error = sim_context_error(context);
 	if (error != CUDA_SUCCESS)
 		return error;
-	struct sim_stream *stream = stream_new(context, flags, priority);
+	struct sim_green *green = sim_thread.green[sim_thread.depth - 1];
+	struct sim_stream *stream = stream_new(context, green, flags, priority);
 	if (!stream)
 		return CUDA_ERROR_OUT_OF_MEMORY;
+	if (green && (error = sim_green_join(stream)) != CUDA_SUCCESS) {
+		sim_stream_drop(stream);
+		return error;
+	}
 	sim_handle_add(stream, SIM_TAG_STREAM);
 	*phStream = (CUstream)stream;
 	return CUDA_SUCCESS;
@@ -310,12 +361,7 @@ CUresult sim_cuStreamDestroy_v2(CUstream hStream)
 	if (!sim_handle_is(stream, SIM_TAG_STREAM) || stream->thread)
 		return CUDA_ERROR_INVALID_HANDLE;
 	sim_capture_abandon(stream);
-	sim_handle_drop(stream);
-	pthread_mutex_lock(&sim_engine_mutex);
-	stream->destroyed = true;
-	sim_stream_reap(stream);
-	pthread_mutex_unlock(&sim_engine_mutex);
-	return CUDA_SUCCESS;
+	return destroy(stream) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
 CUresult sim_cuStreamDestroy(CUstream hStream)
@@ -347,6 +393,12 @@ CUresult sim_cuStreamSynchronize(CUstream hStream)
 	return stream ? sim_stream_wait(stream) : error;
 }
 
+/* The NULL stream of a green context may be the primary context's. */
+static struct sim_green *green_of(const struct sim_stream *stream)
+{
+	return stream->legacy ? sim_thread.green[sim_thread.depth - 1] : stream->green;
+}
+
 CUresult sim_cuStreamGetCtx(CUstream hStream, CUcontext *pctx)
 {
 	CUresult error;
@@ -355,26 +407,34 @@ CUresult sim_cuStreamGetCtx(CUstream hStream, CUcontext *pctx)
 		return error;
 	if (!pctx)
 		return CUDA_ERROR_INVALID_VALUE;
-	*pctx = (CUcontext)stream->context;
+	struct sim_green *green = green_of(stream);
+	*pctx = green ? (CUcontext)&green->context : (CUcontext)stream->context;
 	return CUDA_SUCCESS;
 }
 
 CUresult sim_cuStreamGetCtx_v2(CUstream hStream, CUcontext *pCtx, CUgreenCtx *pGreenCtx)
 {
-	CUresult error = sim_cuStreamGetCtx(hStream, pCtx);
-	if (error == CUDA_SUCCESS && pGreenCtx)
-		*pGreenCtx = NULL;
-	return error;
+	CUresult error;
+	struct sim_stream *stream = sim_stream_of(hStream, &error);
+	if (!stream)
+		return error;
+	if (!pCtx)
+		return CUDA_ERROR_INVALID_VALUE;
+	*pCtx = (CUcontext)stream->context;
+	if (pGreenCtx)
+		*pGreenCtx = (CUgreenCtx)green_of(stream);
+	return CUDA_SUCCESS;
 }
 
 CUresult sim_cuStreamGetGreenCtx(CUstream hStream, CUgreenCtx *phCtx)
 {
 	CUresult error;
-	if (!sim_stream_of(hStream, &error))
+	struct sim_stream *stream = sim_stream_of(hStream, &error);
+	if (!stream)
 		return error;
 	if (!phCtx)
 		return CUDA_ERROR_INVALID_VALUE;
-	*phCtx = NULL; /* none of our streams belongs to one */
+	*phCtx = (CUgreenCtx)green_of(stream);
 	return CUDA_SUCCESS;
 }
 

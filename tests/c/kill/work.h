@@ -7,15 +7,27 @@
 
 #include "check.h"
 
-enum work_kind { WORK_PLAIN, WORK_SMALL, WORK_MANAGED, WORK_PITCHED, WORK_ASYNC, WORK_VMM, WORK_GRAPH, WORK_KINDS };
+enum work_kind {
+	WORK_PLAIN,
+	WORK_SMALL,
+	WORK_MANAGED,
+	WORK_PITCHED,
+	WORK_ASYNC,
+	WORK_VMM,
+	WORK_GRAPH,
+	WORK_GREEN,
+	WORK_KINDS
+};
 
-static const char *const work_name[WORK_KINDS] = {"plain", "small", "managed", "pitched", "async", "vmm", "graph"};
+static const char *const work_name[WORK_KINDS] = {"plain", "small", "managed", "pitched",
+                                                  "async", "vmm",   "graph",   "green"};
 
 struct work {
 	CUdeviceptr p;
 	CUmemGenericAllocationHandle handle;
 	CUgraph graph;
 	CUgraphExec exec;
+	CUgreenCtx green;
 	size_t bytes;
 };
 
@@ -69,6 +81,24 @@ static inline CUresult work_launch(struct work *w)
 	return result == CUDA_SUCCESS ? result : work_end_graph(w, result);
 }
 
+/* A green context, which takes memory like any context, and a block beside it. */
+static inline CUresult work_green(struct work *w)
+{
+	static CUdevResourceDesc desc;
+	CUdevResource all;
+	if (!desc) {
+		CHECK(cuDeviceGetDevResource(0, &all, CU_DEV_RESOURCE_TYPE_SM) == CUDA_SUCCESS, "SMs");
+		CHECK(cuDevResourceGenerateDesc(&desc, &all, 1) == CUDA_SUCCESS, "cuDevResourceGenerateDesc");
+	}
+	CUresult result = cuGreenCtxCreate(&w->green, desc, 0, 0);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = cuMemAlloc(&w->p, w->bytes);
+	if (result != CUDA_SUCCESS)
+		CHECK(cuGreenCtxDestroy(w->green) == CUDA_SUCCESS, "cuGreenCtxDestroy");
+	return result;
+}
+
 /* The driver's result; CUDA_ERROR_OUT_OF_MEMORY leaves nothing behind. */
 static inline CUresult work_alloc(enum work_kind kind, struct work *w, size_t bytes)
 {
@@ -92,6 +122,8 @@ static inline CUresult work_alloc(enum work_kind kind, struct work *w, size_t by
 		return result == CUDA_SUCCESS ? work_map(w) : result;
 	case WORK_GRAPH:
 		return work_launch(w);
+	case WORK_GREEN:
+		return work_green(w);
 	default:
 		return CUDA_ERROR_INVALID_VALUE;
 	}
@@ -112,6 +144,9 @@ static inline CUresult work_free(enum work_kind kind, struct work *w)
 	case WORK_GRAPH: /* graphs keep their memory until it is trimmed */
 		result = work_end_graph(w, cuMemFree(w->p));
 		return result == CUDA_SUCCESS ? cuDeviceGraphMemTrim(0) : result;
+	case WORK_GREEN:
+		result = cuGreenCtxDestroy(w->green);
+		return result == CUDA_SUCCESS ? cuMemFree(w->p) : result;
 	default:
 		return cuMemFree(w->p);
 	}

@@ -20,6 +20,7 @@ struct held_block {
 	CUmemGenericAllocationHandle handle;
 	CUgraph graph;
 	CUgraphExec exec;
+	CUgreenCtx green;
 	size_t size;
 };
 
@@ -68,6 +69,24 @@ static void drop_graph(struct held_block *b)
 		OK(cuDeviceGraphMemTrim(0));
 }
 
+/* A green context takes as much as any context here, and comes with a block of its own. */
+static CUresult create_green(struct held_block *b, size_t size)
+{
+	static CUdevResourceDesc desc;
+	CUdevResource all;
+	if (desc == NULL) {
+		OK(cuDeviceGetDevResource(0, &all, CU_DEV_RESOURCE_TYPE_SM));
+		OK(cuDevResourceGenerateDesc(&desc, &all, 1));
+	}
+	CUresult error = size % 5 == 0 ? cuGreenCtxCreate(&b->green, desc, 0, 0) : CUDA_SUCCESS;
+	if (error != CUDA_SUCCESS)
+		return error;
+	error = cuMemAlloc_v2(&b->p, size);
+	if (error != CUDA_SUCCESS && b->green != NULL)
+		OK(cuGreenCtxDestroy(b->green));
+	return error;
+}
+
 /* One kind, or a kind for each block. */
 static const char *kind_of(size_t size)
 {
@@ -95,6 +114,8 @@ static CUresult get(struct held_block *b, size_t size)
 		return create_mapped(b, size);
 	if (strcmp(own, "graph") == 0)
 		return launch_graph(b, size);
+	if (strcmp(own, "green") == 0)
+		return create_green(b, size);
 	return cuMemAlloc_v2(&b->p, size);
 }
 
@@ -108,6 +129,8 @@ static void put(struct held_block *b)
 	} else if (strcmp(b->kind, "async") == 0 || strcmp(b->kind, "pool") == 0) {
 		OK(cuMemFreeAsync(b->p, NULL));
 	} else {
+		if (b->green != NULL)
+			OK(cuGreenCtxDestroy(b->green));
 		OK(cuMemFree_v2(b->p));
 	}
 	b->p = 0;
