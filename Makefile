@@ -10,7 +10,7 @@ CMAKE := $(BIN)/cmake -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -DPyt
 	-DPARTAGE_HEADERS=$(CURDIR)/build/headers
 SOAK ?= full
 
-.PHONY: help build demo test test-c test-python test-clients test-wheel sanitizers compilers soak bench bench-smoke docs \
+.PHONY: help build demo test test-c test-python clients test-clients test-wheel sanitizers compilers soak bench bench-smoke docs \
 	picture lint format clean
 
 help:
@@ -68,7 +68,7 @@ demo: $(VENV)/.demo
 	$(BIN)/partage demo
 
 # ---- tests --------------------------------------------------------------------------------------------------------------------
-test: build $(VENV)/.clients
+test: build clients
 	@$(BIN)/python tools/layers.py $(BUILD) c python clients
 
 test-c: build
@@ -77,7 +77,11 @@ test-c: build
 test-python: build $(VENV)/.clients
 	@$(BIN)/python tools/layers.py $(BUILD) python
 
-test-clients: build $(VENV)/.clients
+# What pip alone does not bring; says what it had to leave out
+clients: build $(VENV)/.clients
+	@$(BIN)/python tools/clients.py $(BUILD)
+
+test-clients: clients
 	@$(BIN)/python tools/layers.py $(BUILD) clients
 
 test-wheel: build $(VENV)/.test

@@ -26,7 +26,7 @@ EARLY = {
 #: Calls that no stream capture sees, so that one of the wrong mode forbids them (hook/sim/capture.h): synchronous ones.
 _UNSAFE = re.compile(
     r"cuMemAlloc(Pitch|Managed|Host)?|cuMemFree(Host)?|cuMemHost(Alloc|Register|Unregister)|cuCtxSynchronize|"
-    r"cuStream(Synchronize|Query)|cuEvent(Synchronize|Query)|"
+    r"cuStream(Synchronize|Query)|"
     r"cuMemcpy(Peer|HtoD|DtoH|DtoD|DtoA|AtoD|HtoA|AtoH|AtoA|2D|2DUnaligned|3D|3DPeer)?|cuMemsetD(2D)?(8|16|32)"
 )
 #: These open the simulated machine before anything else, so that a fault armed there can fail them.

@@ -144,12 +144,20 @@ static CUresult device_error(const struct sim_stream_event *event)
 	                                                                                   : CUDA_SUCCESS;
 }
 
+/* An event of a capture is told apart from the rest of what captures forbid: the program can act on it. */
+static CUresult forbids_asking(struct sim_stream_event *event)
+{
+	int prohibited;
+	CUresult error = sim_capture_forbids_event(event);
+	return error == CUDA_SUCCESS && sim_capture_prohibits(&prohibited) ? (CUresult)prohibited : error;
+}
+
 CUresult sim_cuEventQuery(CUevent hEvent)
 {
 	struct sim_stream_event *event = event_of(hEvent);
 	if (!event)
 		return CUDA_ERROR_INVALID_HANDLE;
-	CUresult error = sim_capture_forbids_event(event);
+	CUresult error = forbids_asking(event);
 	if (error != CUDA_SUCCESS)
 		return error;
 	pthread_mutex_lock(&sim_engine_mutex);
@@ -169,7 +177,7 @@ CUresult sim_cuEventSynchronize(CUevent hEvent)
 	struct sim_stream_event *event = event_of(hEvent);
 	if (!event)
 		return CUDA_ERROR_INVALID_HANDLE;
-	CUresult error = sim_capture_forbids_event(event);
+	CUresult error = forbids_asking(event);
 	if (error != CUDA_SUCCESS)
 		return error;
 	pthread_mutex_lock(&sim_engine_mutex);

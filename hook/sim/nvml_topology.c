@@ -94,9 +94,9 @@ nvmlReturn_t sim_nvmlDeviceGetP2PStatus(nvmlDevice_t device1, nvmlDevice_t devic
 		result = nvml_card(device2, status, &b);
 	if (result != NVML_SUCCESS)
 		return result;
-	if (a == b || (unsigned)capability >= NVML_P2P_CAPS_INDEX_UNKNOWN)
+	if (a == b || (unsigned)capability > NVML_P2P_CAPS_INDEX_UNKNOWN)
 		return NVML_ERROR_INVALID_ARGUMENT;
-	*status = peer_status(a, b, capability);
+	*status = capability == NVML_P2P_CAPS_INDEX_UNKNOWN ? NVML_P2P_STATUS_UNKNOWN : peer_status(a, b, capability);
 	return NVML_SUCCESS;
 }
 

@@ -10,6 +10,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -18,6 +19,9 @@ import pytest
 TOP = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(__file__).parent / "programs"
 TOOLS = Path(sys.executable).parent  # programs that pip installed
+BUILD = Path(os.environ.get("PARTAGE_BUILD", TOP / "build"))
+#: NVIDIA's compiler libraries, for clients that load them by name only.
+CUDA_LIBRARIES = ":".join(map(str, (TOOLS.parent / "lib").glob("python*/site-packages/nvidia/cu13/lib")))
 
 RunProgram = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -61,3 +65,14 @@ def need(module: str) -> None:
         found = None
     if found is None:
         pytest.skip(f"{module} is not installed in this environment: run make test-clients")
+
+
+def made(client: str) -> Path:
+    """Return the directory of a client that tools/clients.py makes; skip where it could not be made."""
+    project = tomllib.loads((TOP / "pyproject.toml").read_text())
+    pins = dict(line.split("==") for line in project["dependency-groups"]["clients-built"])
+    version = (pins | project["tool"]["partage"]["crates"])[client]
+    place = BUILD / "clients" / f"{client}-{version}"
+    if not (place / "made").exists():
+        pytest.skip(f"{client} was not built: run make test-clients (cudarc needs cargo, PyCUDA a C++ compiler)")
+    return place

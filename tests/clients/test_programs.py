@@ -13,7 +13,7 @@ import pytest
 
 from partage.run.libraries import find_sim
 
-from .conftest import PROGRAMS, TOP, RunProgram, need
+from .conftest import PROGRAMS, TOP, RunProgram, made, need
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -80,6 +80,39 @@ def test_cuda_core_builds_graphs_of_every_kind_and_their_memory_is_held_to_the_s
     assert done["same_bytes"]
     assert done["reserved"] > done["trimmed"] == 0
     assert done["given"] == [2 * GIB, "CUDA_ERROR_OUT_OF_MEMORY"]
+
+
+def test_triton_compiles_its_helper_and_a_kernel_loads_launches_and_is_held_to_its_share(
+    run_shared: RunProgram, tmp_path: Path, clean_environment: dict[str, str]
+) -> None:
+    need("triton")
+    clean_environment |= {"TRITON_CACHE_DIR": str(tmp_path / "triton"), "TRITON_DEFAULT_FP_FUSION": "1"}
+    done = json.loads(run_shared(sys.executable, str(PROGRAMS / "triton_work.py"), memory="2Gi").stdout)
+    assert done["target"] == ["cuda", 90, 32]
+    assert done["sms"] == 132
+    assert done["registers"] > 0
+    assert done["cubin"]
+    assert done["same_bytes"]
+    assert not done["capturing"]
+    assert (done["total"], done["free_before"]) == (2 * GIB, 2 * GIB)
+    assert done["free"] == 2 * GIB - 2 * MIB, "two blocks of 1 MiB lie in one granule"
+    assert done["given"] == [2 * GIB - 64 * MIB, "CUDA_ERROR_OUT_OF_MEMORY"]
+
+
+def test_pycuda_copies_launches_and_its_pool_is_held_to_the_share(
+    run_shared: RunProgram, clean_environment: dict[str, str]
+) -> None:
+    clean_environment["PYTHONPATH"] = f"{clean_environment.get('PYTHONPATH', '')}:{made('pycuda') / 'site'}"
+    done = json.loads(run_shared(sys.executable, str(PROGRAMS / "pycuda_work.py"), memory="2Gi").stdout)
+    assert "SIMULATED" in done["name"]
+    assert done["same_bytes"]
+    assert done["pitch"] >= 1000
+    assert done["device_total"] == done["total"] == 2 * GIB
+    assert done["pool"][0] == 30 * 64 * MIB, "its pool asks for 68 MiB each; a copy and a pitched block are there"
+    assert done["kept"] == 2 * GIB - 30 * 68 * MIB - 2 * MIB
+    assert done["plain"][0] == 2 * GIB
+    assert all("out of memory" in words for _, words in (done["pool"], done["plain"]))
+    assert done["lost"] == 0
 
 
 def test_a_program_that_uses_ctypes_has_one_limit_through_every_door(run_shared: RunProgram) -> None:

@@ -220,6 +220,18 @@ static void conflicts(CUstream stream, CUstream blocking, CUstream other)
 	OK(cuEventRecord(event, stream));
 	GIVES(CUDA_ERROR_CAPTURED_EVENT, cuEventQuery(event));
 	ends_invalid(stream);
+	/* also where the thread may not ask for any event: the old one is not the capture's */
+	mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+	OK(cuThreadExchangeStreamCaptureMode(&mode));
+	begin(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+	OK(cuEventRecord(event, stream));
+	GIVES(CUDA_ERROR_CAPTURED_EVENT, cuEventQuery(event));
+	ends_invalid(stream);
+	begin(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+	GIVES(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuEventQuery(old));
+	ends_invalid(stream);
+	mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+	OK(cuThreadExchangeStreamCaptureMode(&mode));
 	GIVES(CUDA_ERROR_CAPTURED_EVENT, cuEventSynchronize(event));
 	OK(cuEventRecord(event, stream));
 	OK(cuEventSynchronize(event));

@@ -80,6 +80,7 @@ static void all_through_switches(void)
 	}
 	CHECK(buses == (1u << 5 | 1u << 6 | 1u << 7 | 1u << 8), "switches at %#x", buses);
 	CHECK(peers(0, 7, NVML_P2P_CAPS_INDEX_NVLINK) == NVML_P2P_STATUS_OK, "any pair");
+	CHECK(peers(0, 7, NVML_P2P_CAPS_INDEX_UNKNOWN) == NVML_P2P_STATUS_UNKNOWN, "what nobody knows");
 	OK(nvmlDeviceGetGpuFabricInfoV(device_at(0), &fabric));
 	CHECK(fabric.state == NVML_GPU_FABRIC_STATE_COMPLETED && fabric.status == NVML_SUCCESS, "fabric %u",
 	      fabric.state);

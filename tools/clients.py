@@ -1,0 +1,140 @@
+#!/usr/bin/env python3
+"""Fetch and build those client programs of tests/clients that one `pip install` does not bring: clients.py BUILD.
+
+Each lands in BUILD/clients/NAME-VERSION, made once per version (pins: group `clients-built` of pyproject.toml and
+`[tool.partage.crates]` there). Called by the Makefile once everything else is built. What can go wrong: no network, no
+C++ compiler, no cargo. Then it says so, leaves that client out, and its tests say why they skip; the exit code is 0.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+TOP: Final = Path(__file__).resolve().parent.parent
+PIP: Final = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet")
+PACKAGES: Final = Path(sys.executable).parents[1] / "lib"
+
+
+def pins() -> dict[str, str]:
+    """Return name -> version of every client that is built here."""
+    project = tomllib.loads((TOP / "pyproject.toml").read_text())
+    listed = dict(line.split("==") for line in project["dependency-groups"]["clients-built"])
+    return listed | project["tool"]["partage"]["crates"]
+
+
+def call(*command: str | Path, cwd: Path | None = None, **environment: str) -> str:
+    """Run a command to its end and return what it prints; CalledProcessError where it fails."""
+    done = subprocess.run(
+        list(map(str, command)), cwd=cwd, env=os.environ | environment, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise subprocess.CalledProcessError(done.returncode, command, done.stdout, done.stderr)
+    return done.stdout
+
+
+def unpack_source(name: str, version: str, place: Path) -> Path:
+    """Download a source distribution, unpack it below place and return its directory."""
+    call(
+        *PIP,
+        "download",
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-binary",
+        name,
+        f"{name}=={version}",
+        "--dest",
+        place,
+    )
+    (archive,) = place.glob("*.tar.gz")
+    with tarfile.open(archive) as packed:
+        packed.extractall(place, filter="data")
+    return place / archive.name.removesuffix(".tar.gz")
+
+
+def make_pynvml(version: str, place: Path, build: Path) -> None:
+    """Unpack NVIDIA's utilities over nvidia-ml-py, with the tests that stand beside them."""
+    del build
+    source = unpack_source("pynvml", version, place)
+    shutil.copytree(source / "pynvml_utils", place / "pynvml_utils")
+
+
+def make_pycuda(version: str, place: Path, build: Path) -> None:
+    """Compile PyCUDA against cuda.h and libcuda.so, here the simulated one; without its optional cuRAND and GL."""
+    source = unpack_source("pycuda", version, place)
+    (place / "lib").mkdir()
+    (place / "lib" / "libcuda.so").symlink_to(build.absolute() / "sim" / "libcuda.so.1")
+    profiler = [str(found.parent) for found in PACKAGES.glob("python*/site-packages/nvidia/*/include/cudaProfiler.h")]
+    settings = {
+        "CUDA_ENABLE_CURAND": False,
+        "CUDA_INC_DIR": [str(TOP / "build" / "headers" / "cuda13"), *profiler],
+        "CUDADRV_LIB_DIR": [str(place / "lib")],
+        "CXXFLAGS": ["-O0", "-g0", "-w"],
+    }
+    (source / "siteconf.py").write_text("".join(f"{name} = {value!r}\n" for name, value in settings.items()))
+    call(*PIP, "install", "--no-deps", "--no-build-isolation", "--target", place / "site", source)
+
+
+def make_cudarc(version: str, place: Path, build: Path) -> None:
+    """Compile the crate's own unit tests into one program, `place/tests`."""
+    del build
+    manifest = place / "fetch" / "Cargo.toml"
+    (place / "fetch" / "src").mkdir(parents=True)
+    (place / "fetch" / "src" / "lib.rs").touch()
+    manifest.write_text(
+        '[package]\nname = "fetch"\nversion = "0.0.0"\nedition = "2021"\n'
+        f'[dependencies.cudarc]\nversion = "={version}"\n'
+        'default-features = false\nfeatures = ["driver", "nvrtc", "cuda-13000", "dynamic-loading", "std"]\n'
+    )
+    listed = json.loads(call("cargo", "metadata", "--format-version=1", "--manifest-path", manifest))
+    crate = next(package for package in listed["packages"] if package["name"] == "cudarc")
+    shutil.copytree(Path(crate["manifest_path"]).parent, place / "source")
+    built = call(
+        *("cargo", "test", "--lib", "--no-run", "--no-default-features", "--message-format=json", "--features"),
+        "driver,nvrtc,cuda-13000,dynamic-loading,std",
+        cwd=place / "source",
+        CARGO_TARGET_DIR=str(place / "target"),
+    )
+    programs = [json.loads(line).get("executable") for line in built.splitlines() if line.startswith("{")]
+    shutil.copy2(next(program for program in programs if program), place / "tests")
+    shutil.rmtree(place / "target")
+
+
+MAKERS: Final[dict[str, Callable[[str, Path, Path], None]]] = {
+    "cudarc": make_cudarc,
+    "pycuda": make_pycuda,
+    "pynvml": make_pynvml,
+}
+
+
+def main(build: Path) -> int:
+    """Make whatever is not there yet; 0 also where a client had to be left out."""
+    for name, version in pins().items():
+        place = build / "clients" / f"{name}-{version}"
+        if (place / "made").exists():
+            continue
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir(parents=True)
+        print(f"building client {name} {version}", flush=True)
+        try:
+            MAKERS[name](version, place.absolute(), build)
+        except (OSError, subprocess.CalledProcessError) as error:
+            said = getattr(error, "stderr", None) or str(error)
+            print(f"clients: {name} is left out: {said.strip()[-500:]}", file=sys.stderr)
+            continue
+        (place / "made").touch()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))
