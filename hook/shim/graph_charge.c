@@ -170,14 +170,14 @@ static bool go_alone(CUdevice device, uint64_t bytes, struct vgpu_graph_call *ca
 		return false;
 	uint64_t unused = reserved - used;
 	call->step = bytes > unused ? vgpu_round_up(reserved + bytes - unused, granule) - reserved : 0;
-	return vgpu_reserve_or_reclaim(device, call->step) == CUDA_SUCCESS;
+	return vgpu_reserve_for_graph(device, call->step) == CUDA_SUCCESS;
 }
 
 CUresult vgpu_graph_begin(CUdevice device, uint64_t bytes, bool first, struct vgpu_graph_call *call)
 {
 	struct graphs *g = &graphs[device];
 	enter(g, bytes, first, call);
-	bool fits = vgpu_reserve_or_reclaim(device, call->step) == CUDA_SUCCESS || go_alone(device, bytes, call);
+	bool fits = vgpu_reserve_for_graph(device, call->step) == CUDA_SUCCESS || go_alone(device, bytes, call);
 	pthread_mutex_lock(&g->lock);
 	if (fits) {
 		g->steps += call->step;
@@ -218,6 +218,16 @@ CUresult vgpu_graph_trim(CUdevice device)
 	CUresult error = real_cuDeviceGraphMemTrim(device);
 	vgpu_graph_reconcile(device);
 	return error;
+}
+
+bool vgpu_graph_yield(CUdevice device)
+{
+	if (device < 0 || device >= VGPU_ORDINALS || __atomic_load_n(&graphs[device].charged, __ATOMIC_RELAXED) == 0)
+		return false;
+	CUstreamCaptureMode before = vgpu_relax();
+	CUresult error = vgpu_graph_trim(device);
+	vgpu_unrelax(before);
+	return error == CUDA_SUCCESS; /* another thread may have seen the loss first */
 }
 
 void vgpu_graph_charge_forked(void)

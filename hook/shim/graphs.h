@@ -20,6 +20,7 @@ void vgpu_graph_end(CUdevice device, const struct vgpu_graph_call *call);
 /* The executable is gone, or (`unused`) never took its memory after all. */
 void vgpu_graph_forget(CUdevice device, uint64_t bytes, bool unused);
 CUresult vgpu_graph_trim(CUdevice device);
+bool vgpu_graph_yield(CUdevice device); /* trims what graphs keep unused, for other kinds of memory; true if any went */
 bool vgpu_graph_reconcile(CUdevice device); /* reads again what graphs hold; true if memory was given back */
 void vgpu_graph_charge_forked(void);
 

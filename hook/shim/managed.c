@@ -80,6 +80,16 @@ CUresult vgpu_managed_reserve(CUdevice device, uint64_t bytes)
 	return error;
 }
 
+void vgpu_managed_charge(uint64_t bytes)
+{
+	vgpu_lock(&lock);
+	for (CUdevice d = 0; d < VGPU_ORDINALS; d++)
+		if (joined >> d & 1)
+			vgpu_charge(d, bytes);
+	total += bytes;
+	vgpu_unlock(&lock);
+}
+
 void vgpu_managed_give_back(uint64_t bytes)
 {
 	vgpu_lock(&lock);

@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "graphs.h"
 #include "hooks.h"
 #include "memory.h"
 
@@ -43,14 +44,20 @@ CUresult vgpu_reserve_or_settle(CUdevice device, uint64_t bytes)
 
 bool vgpu_reclaim(CUdevice device)
 {
-	bool settled = settle(device);
-	return vgpu_pool_yield(device) || settled;
+	bool settled = settle(device), pools = vgpu_pool_yield(device);
+	return vgpu_graph_yield(device) || pools || settled;
+}
+
+CUresult vgpu_reserve_for_graph(CUdevice device, uint64_t bytes)
+{
+	CUresult error = vgpu_reserve_or_settle(device, bytes);
+	return error != CUDA_SUCCESS && vgpu_pool_yield(device) ? vgpu_reserve(device, bytes) : error;
 }
 
 CUresult vgpu_reserve_or_reclaim(CUdevice device, uint64_t bytes)
 {
-	CUresult error = vgpu_reserve_or_settle(device, bytes);
-	return error != CUDA_SUCCESS && vgpu_pool_yield(device) ? vgpu_reserve(device, bytes) : error;
+	CUresult error = vgpu_reserve_for_graph(device, bytes);
+	return error != CUDA_SUCCESS && vgpu_graph_yield(device) ? vgpu_reserve(device, bytes) : error;
 }
 
 CUresult vgpu_reserve_for(const struct vgpu_block *b, uint64_t bytes)

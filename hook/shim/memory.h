@@ -54,8 +54,11 @@ void vgpu_blocks_drop(CUcontext context, uint64_t epoch);
 
 /* vgpu_reserve(), but before a refusal reads again what our own pools and deferred frees still hold. */
 CUresult vgpu_reserve_or_settle(CUdevice device, uint64_t bytes);
-/* The same, and what our pool keeps unused gives way too: so does the driver on a full card, whatever the threshold. */
+/* The same, and what our pools and graphs keep unused gives way too: so does the driver on a full card, whatever the
+ * threshold. */
 CUresult vgpu_reserve_or_reclaim(CUdevice device, uint64_t bytes);
+/* The same for a graph, which would rather use again what graphs keep: only pools give way. */
+CUresult vgpu_reserve_for_graph(CUdevice device, uint64_t bytes);
 /* The same for what a block of this kind and device costs: of managed memory on every device that may use it. */
 CUresult vgpu_reserve_for(const struct vgpu_block *block, uint64_t bytes);
 void vgpu_give_back_for(const struct vgpu_block *block, uint64_t bytes);
@@ -69,7 +72,7 @@ void vgpu_unrelax(CUstreamCaptureMode before);
 /* ---- pool.c ------------------------------------------------------------------------------------------------------ */
 
 bool vgpu_pool_reconcile(CUdevice device);              /* true if memory was given back */
-bool vgpu_pool_yield(CUdevice device);                  /* trims the pool; true if that is worth another try */
+bool vgpu_pool_yield(CUdevice device);                  /* trims the pools; true if that is worth another try */
 void vgpu_pools_synchronised(void);                     /* the program has synchronised: pools may have shrunk */
 
 /* ---- deferred.c: blocks freed in stream order behind work that has not run --------------------------------------- */
@@ -83,6 +86,7 @@ void vgpu_deferred_drop(CUcontext context);
 CUresult vgpu_managed_join(CUdevice device); /* from now on this one may; refused where it does not fit there */
 CUresult vgpu_managed_reserve(CUdevice device, uint64_t bytes); /* of the current context */
 void vgpu_managed_give_back(uint64_t bytes);
+void vgpu_managed_charge(uint64_t bytes); /* without a check: may pass the limit */
 
 /* ---- ctx.c and green.c: green contexts keep the primary context alive --------------------------------------------- */
 

@@ -1,8 +1,8 @@
 /* pool.c: stream-ordered memory: cuMemAllocAsync, cuMemAllocFromPoolAsync, cuMemFreeAsync, cuMemPoolTrimTo.
  *
- * Charged is the device's default pool as a whole, by what it has reserved (RESERVED_MEM_CURRENT), since that is what
- * the card has lost. Other pools are refused under a limit: their memory would be taken where nobody can refuse it.
- * Inside a stream capture an allocation is a node of a graph, which is graph_hooks.c's.
+ * Charged is each pool as a whole, by what it has reserved (RESERVED_MEM_CURRENT), since that is what the card has
+ * lost. Which pools there are is pool_table.c's. Pools on the host cost nothing; managed ones cost on every device that
+ * may use managed memory (managed.c). Inside a stream capture an allocation is a node of a graph, which is graph_hooks.c's.
  *
  * The pool may grow by one step during any call, so a step is reserved before the call and afterwards folded into what
  * the pool really has. Several threads do this at once, without a lock across their driver calls, hence the rule of
@@ -17,84 +17,19 @@
  * What can go wrong: the driver grows by more than a step, or a thread that never allocates synchronises at the wrong
  * moment. Then the block is freed again, what it took is charged meanwhile, and the step is learned.
  */
+#include "pool.h"
 #include "graphs.h"
 #include "hooks.h"
 #include "memory.h"
 
-#define HOLES 16
-
-struct hole {
-	CUdeviceptr p; /* 0 = none */
-	uint64_t bytes;
-	uint64_t stream; /* id, never used again by another stream */
-	bool ready;      /* the driver has taken the free */
-};
-
-struct pool {
-	uint32_t lock; /* never held across a driver call */
-	CUmemoryPool handle;
-	uint64_t charged;     /* what the ledger holds for this pool, without the steps of calls under way */
-	uint64_t step;        /* most by which the pool grows at once, beside the bytes asked for */
-	uint64_t steps;       /* the sum of those: the ledger holds charged + steps */
-	uint64_t folds;       /* number of changes of `charged`; also read without the lock */
-	uint64_t fills;       /* number of blocks that the driver has given; also read without the lock */
-	uint32_t calls;       /* under way */
-	uint32_t holding;     /* of them: relies on a hole (0 or 1) */
-	uint64_t hold_step;   /* what that one takes if another's block lands in its hole */
-	uint32_t trimming;    /* calls that return memory to the card */
-	const void *user;     /* the thread that uses the pool */
-	bool shared;          /* there is more than one; also read without the lock */
-	bool noted;           /* there may be holes; also read without the lock */
-	uint32_t next_hole;
-	struct hole hole[HOLES];
-};
-
 static _Thread_local char this_thread; /* its address tells threads apart */
-
-static struct pool pools[VGPU_ORDINALS] = {[0 ... VGPU_ORDINALS - 1] = {.step = VGPU_POOL_GRANULE}};
-
-static CUdevice pools_end; /* devices at and above this ordinal have seen no stream-ordered call */
-
-static void note_use(CUdevice device)
-{
-	CUdevice seen = __atomic_load_n(&pools_end, __ATOMIC_RELAXED);
-	while (seen <= device &&
-	       !__atomic_compare_exchange_n(&pools_end, &seen, device + 1, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
-		;
-}
-
-static CUmemoryPool handle_of(CUdevice device)
-{
-	struct pool *pool = &pools[device];
-	CUmemoryPool handle = __atomic_load_n(&pool->handle, __ATOMIC_RELAXED);
-	if (handle == NULL && real_cuDeviceGetDefaultMemPool(&handle, device) == CUDA_SUCCESS)
-		__atomic_store_n(&pool->handle, handle, __ATOMIC_RELAXED);
-	return handle;
-}
-
-static bool valid(CUdevice device)
-{
-	return device >= 0 && device < VGPU_ORDINALS;
-}
-
-/* The device whose default pool this is, -1 if it is another kind of pool. */
-static CUdevice device_of(CUmemoryPool pool)
-{
-	int count = 0;
-	if (real_cuDeviceGetCount(&count) != CUDA_SUCCESS)
-		return -1;
-	for (CUdevice d = 0; d < count && valid(d); d++)
-		if (handle_of(d) == pool)
-			return d;
-	return -1;
-}
 
 /* ---- the charge of the pool -------------------------------------------------------------------------------------- */
 
-static bool read_reserved(CUdevice device, uint64_t *bytes)
+static bool read_reserved(struct pool *pool, uint64_t *bytes)
 {
 	cuuint64_t value = 0;
-	CUmemoryPool handle = handle_of(device);
+	CUmemoryPool handle = vgpu_pool_handle(pool);
 	if (handle == NULL ||
 	    real_cuMemPoolGetAttribute(handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &value) != CUDA_SUCCESS)
 		return false;
@@ -102,11 +37,36 @@ static bool read_reserved(CUdevice device, uint64_t *bytes)
 	return true;
 }
 
+/* What a pool costs is what managed memory costs, or one device's. */
+static struct vgpu_block cost_of(const struct pool *pool)
+{
+	return (struct vgpu_block){.device = pool->device, .kind = pool->managed ? VGPU_MANAGED : VGPU_ASYNC};
+}
+
+static void give_back(const struct pool *pool, uint64_t bytes)
+{
+	struct vgpu_block b = cost_of(pool);
+	vgpu_give_back_for(&b, bytes);
+}
+
+/* Bytes that were taken without having been reserved; false: they do not fit, and are charged past the limit. */
+static bool charge_excess(const struct pool *pool, uint64_t bytes)
+{
+	if (pool->managed) {
+		vgpu_managed_charge(bytes);
+		return false;
+	}
+	if (vgpu_reserve(pool->device, bytes) == CUDA_SUCCESS)
+		return true;
+	vgpu_charge(pool->device, bytes);
+	return false;
+}
+
 /* With the lock held. */
 static void forget_holes(struct pool *pool)
 {
 	__atomic_store_n(&pool->noted, false, __ATOMIC_RELAXED);
-	for (unsigned i = 0; i < HOLES; i++)
+	for (unsigned i = 0; i < VGPU_HOLES; i++)
 		pool->hole[i].p = 0;
 }
 
@@ -118,7 +78,7 @@ static uint64_t excess_of(const struct pool *pool, uint64_t reserved)
 }
 
 struct folded {
-	uint64_t back;   /* bytes to give back */
+	uint64_t back; /* bytes to give back */
 	uint64_t excess; /* bytes that were taken without having been reserved */
 };
 
@@ -144,14 +104,14 @@ static struct folded fold_locked(struct pool *pool, uint64_t step, bool held, bo
 /* A call of an allocation. */
 struct call {
 	uint64_t step; /* reserved for it */
-	bool held;     /* it relies on a hole */
+	bool held; /* it relies on a hole */
 };
 
 /* With the lock held: the driver has given [p, p + bytes), holes under it are used up. */
 static void fill_holes(struct pool *pool, CUdeviceptr p, uint64_t bytes)
 {
 	__atomic_store_n(&pool->fills, pool->fills + 1, __ATOMIC_RELEASE);
-	for (unsigned i = 0; i < HOLES; i++) {
+	for (unsigned i = 0; i < VGPU_HOLES; i++) {
 		struct hole *h = &pool->hole[i];
 		if (h->p != 0 && h->p < p + bytes && p < h->p + h->bytes)
 			h->p = 0;
@@ -160,13 +120,12 @@ static void fill_holes(struct pool *pool, CUdeviceptr p, uint64_t bytes)
 
 /* After a call that gave [p, p + bytes) (p = 0: nothing), or for its own sake (no call): folds the step and what has
  * happened since into the charge. */
-static struct folded fold(CUdevice device, const struct call *call, CUdeviceptr p, uint64_t bytes)
+static struct folded fold(struct pool *pool, const struct call *call, CUdeviceptr p, uint64_t bytes)
 {
-	struct pool *pool = &pools[device];
 	struct folded f;
 	for (int attempt = 0;; attempt++) {
 		uint64_t before = __atomic_load_n(&pool->folds, __ATOMIC_ACQUIRE), reserved = 0;
-		bool known = read_reserved(device, &reserved);
+		bool known = read_reserved(pool, &reserved);
 		vgpu_lock(&pool->lock);
 		if (p != 0)
 			fill_holes(pool, p, bytes);
@@ -182,40 +141,39 @@ static struct folded fold(CUdevice device, const struct call *call, CUdeviceptr 
 		vgpu_unlock(&pool->lock);
 	}
 	if (f.back != 0)
-		vgpu_give_back(device, f.back);
-	if (f.excess != 0 && vgpu_reserve(device, f.excess) == CUDA_SUCCESS)
+		give_back(pool, f.back);
+	if (f.excess != 0 && charge_excess(pool, f.excess))
 		f.excess = 0;
-	else if (f.excess != 0)
-		vgpu_charge(device, f.excess);
 	return f;
 }
 
-void vgpu_pools_synchronised(void)
+static bool charges(const struct pool *pool)
 {
-	CUdevice end = __atomic_load_n(&pools_end, __ATOMIC_RELAXED);
-	for (CUdevice d = 0; d < end; d++) {
-		vgpu_pool_reconcile(d);
-		vgpu_deferred_poll(d);
-	}
-}
-
-static bool charges(CUdevice device)
-{
-	return __atomic_load_n(&pools[device].charged, __ATOMIC_RELAXED) != 0;
+	return __atomic_load_n(&pool->charged, __ATOMIC_RELAXED) != 0;
 }
 
 bool vgpu_pool_reconcile(CUdevice device)
 {
-	if (!valid(device))
-		return false;
-	bool graphs = vgpu_graph_reconcile(device); /* the driver's other pool */
-	return (charges(device) && fold(device, NULL, 0, 0).back != 0) || graphs;
+	bool any = vgpu_graph_reconcile(device); /* the driver's other pool */
+	for (struct pool *pool = vgpu_pool_first(device); pool != NULL; pool = vgpu_pool_next(pool, device))
+		if (charges(pool) && fold(pool, NULL, 0, 0).back != 0)
+			any = true;
+	return any;
+}
+
+void vgpu_pool_end(struct pool *pool)
+{
+	vgpu_lock(&pool->lock);
+	uint64_t charged = pool->charged;
+	__atomic_store_n(&pool->charged, 0, __ATOMIC_RELAXED);
+	vgpu_unlock(&pool->lock);
+	if (charged != 0)
+		give_back(pool, charged);
 }
 
 /* Returns unused memory to the card, but not under a call that lives on a hole. */
-static CUresult trim(CUdevice device, size_t keep)
+static CUresult trim(struct pool *pool, size_t keep)
 {
-	struct pool *pool = &pools[device];
 	vgpu_lock(&pool->lock);
 	bool may = pool->holding == 0;
 	pool->trimming += may;
@@ -224,7 +182,7 @@ static CUresult trim(CUdevice device, size_t keep)
 	if (!may)
 		return CUDA_SUCCESS;
 	CUstreamCaptureMode before = vgpu_relax();
-	CUresult error = real_cuMemPoolTrimTo(handle_of(device), keep);
+	CUresult error = real_cuMemPoolTrimTo(vgpu_pool_handle(pool), keep);
 	vgpu_unrelax(before);
 	vgpu_lock(&pool->lock);
 	pool->trimming--;
@@ -235,19 +193,21 @@ static CUresult trim(CUdevice device, size_t keep)
 
 bool vgpu_pool_yield(CUdevice device)
 {
-	if (!valid(device))
-		return false;
-	if (!charges(device) || trim(device, 0) != CUDA_SUCCESS)
-		return false;
-	vgpu_pool_reconcile(device);
-	return true; /* another thread may have seen the loss first */
+	bool any = false;
+	for (struct pool *pool = vgpu_pool_first(device); pool != NULL; pool = vgpu_pool_next(pool, device)) {
+		if (!charges(pool) || trim(pool, 0) != CUDA_SUCCESS)
+			continue;
+		fold(pool, NULL, 0, 0);
+		any = true; /* another thread may have seen the loss first */
+	}
+	return any;
 }
 
 /* ---- holes: blocks that the program freed on a stream and the driver will use again there ------------------------ */
 
 static void note_hole(struct pool *pool, const struct vgpu_block *b, uint64_t stream, bool ready)
 {
-	pool->hole[pool->next_hole++ % HOLES] = (struct hole){b->p, b->bytes, stream, ready};
+	pool->hole[pool->next_hole++ % VGPU_HOLES] = (struct hole){b->p, b->bytes, stream, ready};
 	__atomic_store_n(&pool->noted, true, __ATOMIC_RELAXED);
 }
 
@@ -258,9 +218,8 @@ struct leaving {
 };
 
 /* The moment that the driver has the free, another thread may get the address. */
-static struct leaving announce_hole(const struct vgpu_block *b, uint64_t stream)
+static struct leaving announce_hole(struct pool *pool, const struct vgpu_block *b, uint64_t stream)
 {
-	struct pool *pool = &pools[b->device];
 	struct leaving l = {.announced = __atomic_load_n(&pool->shared, __ATOMIC_RELAXED),
 	                    .fills = __atomic_load_n(&pool->fills, __ATOMIC_ACQUIRE)};
 	if (!l.announced)
@@ -272,13 +231,13 @@ static struct leaving announce_hole(const struct vgpu_block *b, uint64_t stream)
 }
 
 /* The driver has answered: the hole is one, unless it was filled meanwhile; or the block is still there. */
-static void settle_hole(const struct vgpu_block *b, uint64_t stream, const struct leaving *l, bool freed)
+static void settle_hole(struct pool *pool, const struct vgpu_block *b, uint64_t stream, const struct leaving *l,
+                        bool freed)
 {
-	struct pool *pool = &pools[b->device];
 	vgpu_lock(&pool->lock);
 	if (!l->announced && freed && pool->fills == l->fills)
 		note_hole(pool, b, stream, true);
-	for (unsigned i = 0; i < HOLES && l->announced; i++) {
+	for (unsigned i = 0; i < VGPU_HOLES && l->announced; i++) {
 		struct hole *h = &pool->hole[i];
 		if (h->p == b->p && freed)
 			h->ready = true;
@@ -289,11 +248,11 @@ static void settle_hole(const struct vgpu_block *b, uint64_t stream, const struc
 }
 
 /* No synchronisation returns memory to the card. */
-static bool keeps_all(CUdevice device)
+static bool keeps_all(struct pool *pool)
 {
 	cuuint64_t threshold = 0, reserved = 0;
-	return read_reserved(device, &reserved) &&
-	       real_cuMemPoolGetAttribute(handle_of(device), CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold) ==
+	return read_reserved(pool, &reserved) &&
+	       real_cuMemPoolGetAttribute(vgpu_pool_handle(pool), CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold) ==
 	               CUDA_SUCCESS &&
 	       threshold >= reserved;
 }
@@ -304,7 +263,7 @@ static bool take_hole(struct pool *pool, uint64_t bytes, uint64_t stream, uint64
 {
 	if (stream == 0 || pool->calls != 1 || pool->trimming != 0 || (pool->shared && !keeps))
 		return false;
-	for (unsigned i = 0; i < HOLES; i++) {
+	for (unsigned i = 0; i < VGPU_HOLES; i++) {
 		struct hole *h = &pool->hole[i];
 		if (h->p == 0 || !h->ready || h->stream != stream || h->bytes < bytes)
 			continue;
@@ -317,10 +276,9 @@ static bool take_hole(struct pool *pool, uint64_t bytes, uint64_t stream, uint64
 }
 
 /* The pool is full: go on by a hole. */
-static bool hold_hole(CUdevice device, uint64_t bytes, uint64_t stream, uint64_t step)
+static bool hold_hole(struct pool *pool, uint64_t bytes, uint64_t stream, uint64_t step)
 {
-	struct pool *pool = &pools[device];
-	bool keeps = keeps_all(device);
+	bool keeps = keeps_all(pool);
 	vgpu_lock(&pool->lock);
 	bool held = take_hole(pool, bytes, stream, step, keeps);
 	vgpu_unlock(&pool->lock);
@@ -332,7 +290,7 @@ static bool hold_hole(CUdevice device, uint64_t bytes, uint64_t stream, uint64_t
 struct order {
 	CUstream stream; /* with the meaning of NULL made explicit */
 	CUdevice device;
-	uint64_t id;     /* 0 = not known */
+	uint64_t id; /* 0 = not known */
 	bool capturing;
 };
 
@@ -386,12 +344,11 @@ struct reading {
 };
 
 /* Memory that left the pool would go unseen behind a call that makes up for it: look before, where holes are noted. */
-static struct reading look(CUdevice device)
+static struct reading look(struct pool *pool)
 {
-	struct pool *pool = &pools[device];
 	struct reading r = {.folds = __atomic_load_n(&pool->folds, __ATOMIC_ACQUIRE)};
 	if (__atomic_load_n(&pool->noted, __ATOMIC_RELAXED))
-		r.known = read_reserved(device, &r.reserved);
+		r.known = read_reserved(pool, &r.reserved);
 	return r;
 }
 
@@ -415,29 +372,31 @@ static bool begin_call(struct pool *pool, const struct reading *r, uint64_t byte
 	return !holes || still;
 }
 
-static CUresult reserve_step(CUdevice device, uint64_t bytes, uint64_t stream, uint64_t own, struct call *call)
+/* A full pool first lives on what it has, then everything that is unused gives way. */
+static CUresult reserve_step(struct pool *pool, uint64_t bytes, uint64_t stream, uint64_t own, struct call *call)
 {
-	if (vgpu_reserve_or_settle(device, call->step) == CUDA_SUCCESS)
+	struct vgpu_block b = cost_of(pool);
+	CUresult error =
+	        pool->managed ? vgpu_reserve_for(&b, call->step) : vgpu_reserve_or_settle(pool->device, call->step);
+	if (error == CUDA_SUCCESS)
 		return CUDA_SUCCESS;
-	call->held = hold_hole(device, bytes, stream, own);
+	call->held = hold_hole(pool, bytes, stream, own);
 	if (call->held) {
 		call->step = 0;
 		return CUDA_SUCCESS;
 	}
-	return vgpu_pool_yield(device) ? vgpu_reserve(device, call->step) : CUDA_ERROR_OUT_OF_MEMORY;
+	return vgpu_reserve_for(&b, call->step);
 }
 
-static CUresult begin(CUdevice device, uint64_t bytes, uint64_t stream, struct call *call)
+static CUresult begin(struct pool *pool, uint64_t bytes, uint64_t stream, struct call *call)
 {
-	struct pool *pool = &pools[device];
-	struct reading r = look(device);
+	struct reading r = look(pool);
 	uint64_t own;
-	note_use(device);
 	if (!begin_call(pool, &r, bytes, stream, &own, call))
-		vgpu_pool_reconcile(device);
+		fold(pool, NULL, 0, 0);
 	if (call->held)
 		return CUDA_SUCCESS;
-	CUresult error = reserve_step(device, bytes, stream, own, call);
+	CUresult error = reserve_step(pool, bytes, stream, own, call);
 	vgpu_lock(&pool->lock);
 	if (error == CUDA_SUCCESS)
 		pool->steps += call->step;
@@ -448,63 +407,68 @@ static CUresult begin(CUdevice device, uint64_t bytes, uint64_t stream, struct c
 }
 
 /* The pool grew past its step, and that does not fit: the block goes back. */
-static CUresult undo(struct order *o, CUdeviceptr p, uint64_t grown)
+static CUresult undo(struct pool *pool, struct order *o, CUdeviceptr p, uint64_t grown)
 {
-	struct pool *pool = &pools[o->device];
 	real_cuMemFreeAsync(p, o->stream);
-	trim(o->device, 0);
+	trim(pool, 0);
 	vgpu_lock(&pool->lock);
 	if (grown > pool->step)
 		pool->step = vgpu_round_up(grown, VGPU_GRANULE);
 	vgpu_unlock(&pool->lock);
-	fold(o->device, NULL, 0, 0);
+	fold(pool, NULL, 0, 0);
 	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 typedef CUresult alloc_function(CUdeviceptr *, size_t, CUmemoryPool, CUstream);
 
-/* Device and pool that a call will take from. Only default pools are metered. */
-static CUresult source_of(struct order *o, CUmemoryPool from)
+static CUresult take_from(struct pool *pool, alloc_function *driver, CUdeviceptr *out, size_t bytes, CUmemoryPool from,
+                          struct order *o, CUstream stream)
 {
-	if (from != NULL) { /* the pool's device counts, not the stream's */
-		o->device = device_of(from);
-		return o->device < 0 ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
-	}
-	CUmemoryPool current;
-	CUresult error = real_cuDeviceGetMemPool(&current, o->device);
-	if (error == CUDA_SUCCESS && (!valid(o->device) || current != handle_of(o->device)))
-		error = CUDA_ERROR_NOT_SUPPORTED;
-	return error;
+	struct call call;
+	CUresult error = begin(pool, bytes, o->id, &call);
+	if (error != CUDA_SUCCESS)
+		return error;
+	CUdeviceptr p = 0;
+	error = driver(&p, bytes, from, stream);
+	struct folded f = fold(pool, &call, error == CUDA_SUCCESS ? p : 0, bytes);
+	if (error != CUDA_SUCCESS)
+		return error;
+	struct vgpu_block b = {.p = p,
+	                       .bytes = bytes,
+	                       .device = pool->managed ? o->device : pool->device,
+	                       .kind = VGPU_ASYNC,
+	                       .context = vgpu_pool_mark(pool)};
+	if (f.excess != 0)
+		return undo(pool, o, p, call.step + f.excess);
+	if (vgpu_block_add(&b, 0) < 0)
+		return undo(pool, o, p, 0);
+	*out = p;
+	return CUDA_SUCCESS;
 }
 
 static CUresult allocate(alloc_function *driver, CUdeviceptr *out, size_t bytes, CUmemoryPool from, CUstream stream,
                          bool per_thread)
 {
 	struct order o;
+	struct pool *pool = NULL;
 	CUresult error = order_of(stream, per_thread, &o);
 	if (error == CUDA_SUCCESS)
-		error = source_of(&o, from);
-	if (error == CUDA_SUCCESS && o.capturing) {
-		vgpu_graph_allocates(); /* a node: it takes its memory when the graph is launched */
-		return driver(out, bytes, from, stream);
+		error = vgpu_pool_source(o.device, from, &pool); /* the pool's device counts, not the stream's */
+	if (error != CUDA_SUCCESS)
+		return error;
+	if (o.capturing) { /* a node: it takes its memory when the graph is launched */
+		vgpu_graph_allocates();
+		error = driver(out, bytes, from, stream);
+	} else if (pool->free_of_charge) {
+		error = driver(out, bytes, from, stream);
+	} else {
+		if (pool->managed)
+			error = vgpu_managed_join(o.device);
+		if (error == CUDA_SUCCESS)
+			error = take_from(pool, driver, out, bytes, from, &o, stream);
 	}
-	struct call call;
-	if (error == CUDA_SUCCESS)
-		error = begin(o.device, bytes, o.id, &call);
-	if (error != CUDA_SUCCESS)
-		return error;
-	CUdeviceptr p = 0;
-	error = driver(&p, bytes, from, stream);
-	struct folded f = fold(o.device, &call, error == CUDA_SUCCESS ? p : 0, bytes);
-	if (error != CUDA_SUCCESS)
-		return error;
-	struct vgpu_block b = {.p = p, .bytes = bytes, .device = o.device, .kind = VGPU_ASYNC};
-	if (f.excess != 0)
-		return undo(&o, p, call.step + f.excess);
-	if (vgpu_block_add(&b, 0) < 0)
-		return undo(&o, p, 0);
-	*out = p;
-	return CUDA_SUCCESS;
+	vgpu_pool_leave(pool);
+	return error;
 }
 
 static CUresult from_current(CUdeviceptr *p, size_t bytes, CUmemoryPool pool, CUstream stream)
@@ -559,11 +523,13 @@ static CUresult release(free_function *driver, CUdeviceptr p, CUstream stream, b
 	if (order_of(stream, per_thread, &o) != CUDA_SUCCESS || o.capturing || !vgpu_block_take(p, &b))
 		return driver(p, stream);
 	struct leaving l = {0};
-	if (b.kind == VGPU_ASYNC)
-		l = announce_hole(&b, o.id);
+	struct pool *pool = b.kind == VGPU_ASYNC ? vgpu_pool_enter(&b) : NULL;
+	if (pool != NULL)
+		l = announce_hole(pool, &b, o.id);
 	CUresult error = driver(p, stream);
-	if (b.kind == VGPU_ASYNC)
-		settle_hole(&b, o.id, &l, error == CUDA_SUCCESS);
+	if (pool != NULL)
+		settle_hole(pool, &b, o.id, &l, error == CUDA_SUCCESS);
+	vgpu_pool_leave(pool);
 	if (error != CUDA_SUCCESS)
 		vgpu_block_restore(&b);
 	else if (b.kind != VGPU_ASYNC)
@@ -587,20 +553,11 @@ CUresult hook_cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream)
 
 CUresult hook_cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep)
 {
-	CUdevice device = -1;
-	for (CUdevice d = 0; d < VGPU_ORDINALS && device < 0 && pool != NULL; d++)
-		if (__atomic_load_n(&pools[d].handle, __ATOMIC_RELAXED) == pool)
-			device = d;
-	if (vgpu_mode() == VGPU_FREE || device < 0)
+	struct pool *p = vgpu_mode() == VGPU_FREE ? NULL : vgpu_pool_find(pool);
+	if (p == NULL)
 		return real_cuMemPoolTrimTo(pool, minBytesToKeep);
-	CUresult error = trim(device, minBytesToKeep);
-	vgpu_pool_reconcile(device);
+	CUresult error = trim(p, minBytesToKeep);
+	fold(p, NULL, 0, 0);
+	vgpu_pool_leave(p);
 	return error;
-}
-
-void vgpu_pool_forked(void)
-{
-	for (CUdevice d = 0; d < VGPU_ORDINALS; d++)
-		pools[d] = (struct pool){.step = VGPU_POOL_GRANULE};
-	vgpu_graph_forked();
 }

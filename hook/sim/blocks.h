@@ -149,6 +149,8 @@ struct sim_block *sim_small_any(const struct sim_packing *packing); /* NULL: non
 /* Frees a block that was removed already; the device has been waited for. Under the mutex. */
 void sim_pool_release(struct sim_block *block);
 CUmemoryPool sim_pool_handle(const struct sim_block *block);
+bool sim_pool_is_managed(const struct sim_block *block);
+bool sim_pool_on_host(const struct sim_block *block);
 /* sim_account(), but before a refusal what the device's pool holds unused goes back to the card. Under the mutex. */
 int sim_account_or_trim(int device, int64_t bytes, bool overhead);
 

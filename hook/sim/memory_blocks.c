@@ -136,7 +136,7 @@ struct sim_block *sim_block_remove_first(struct sim_context *context)
 
 bool sim_block_is_host(const struct sim_block *block)
 {
-	return block->kind == SIM_BLOCK_HOST || block->kind == SIM_BLOCK_REGISTERED;
+	return block->kind == SIM_BLOCK_HOST || block->kind == SIM_BLOCK_REGISTERED || sim_pool_on_host(block);
 }
 
 bool sim_block_is_device(const struct sim_block *block)

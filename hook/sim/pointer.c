@@ -61,7 +61,7 @@ static uint64_t access_flags(const struct sim_block *block)
 
 static uint64_t host_pointer(const struct sim_block *block, uint64_t p)
 {
-	return sim_block_is_host(block) || block->kind == SIM_BLOCK_MANAGED ? p : 0;
+	return sim_block_is_host(block) || block->kind == SIM_BLOCK_MANAGED || sim_pool_is_managed(block) ? p : 0;
 }
 
 /* Where the block's storage begins and how much it is: what a small block, a pool's or a mapping stands in. */
@@ -93,7 +93,7 @@ static uint64_t value_of(const struct sim_block *block, CUpointer_attribute attr
 	case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
 		return block->id;
 	case CU_POINTER_ATTRIBUTE_IS_MANAGED:
-		return block->kind == SIM_BLOCK_MANAGED;
+		return block->kind == SIM_BLOCK_MANAGED || sim_pool_is_managed(block);
 	case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
 		return (uint32_t)sim_ordinal(block->device);
 	case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:

@@ -1,7 +1,7 @@
-/* pool.c: stream-ordered memory: the default pool of each device, cuMemAllocAsync and cuMemFreeAsync.
+/* pool.c: stream-ordered memory: what pools hold, cuMemAllocAsync, cuMemAllocFromPoolAsync and cuMemFreeAsync.
  *
  * Called by programs; context.c and stream.c tell it when a program has waited (sim_pools_synchronized) and when a
- * device's last context is gone. A pool grows by *chunks* of model.pool_granule and more, which are what the card
+ * device's last context is gone. Which pools there are is pool_table.c's. A pool grows by *chunks* of model.pool_granule and more, which are what the card
  * counts. A free is *pending* until the stream comes to it; a later allocation in the same stream may have that room
  * at once, others only afterwards. Chunks that are all free go back at the next synchronisation, beyond the release
  * threshold, and where the card is full, whatever it is that needs room. In a capturing stream both become nodes of the
@@ -32,8 +32,6 @@ struct pending {
 	uint64_t start, size;  /* 0 bytes: reused meanwhile */
 };
 
-static struct sim_pool pools[SIM_DEVICES];
-
 /* ---- chunks, under the memory mutex ----------------------------------------------------------------------------- */
 
 static struct chunk *chunk_at(struct sim_pool *pool, uint64_t address)
@@ -45,6 +43,21 @@ static struct chunk *chunk_at(struct sim_pool *pool, uint64_t address)
 	return chunk;
 }
 
+static CUresult chunk_take(const struct sim_pool *pool, uint64_t size, uint64_t *start)
+{
+	if (pool->device >= 0)
+		return sim_granules_take(pool->device, size, false, false, start);
+	return sim_host_take(size, start) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static void chunk_give(const struct sim_pool *pool, uint64_t start, uint64_t size)
+{
+	if (pool->device >= 0)
+		sim_granules_give(pool->device, start, size, false);
+	else
+		sim_host_give(start, size);
+}
+
 static void return_chunk(struct sim_pool *pool, struct chunk **link)
 {
 	struct chunk *chunk = *link;
@@ -52,7 +65,7 @@ static void return_chunk(struct sim_pool *pool, struct chunk **link)
 	*link = chunk->next;
 	sim_space_cut(&chunk->space, chunk->start, chunk->size);
 	__atomic_store_n(&pool->reserved, pool->reserved - chunk->size, __ATOMIC_RELEASE);
-	sim_granules_give(pool->device, chunk->start, chunk->size, false);
+	chunk_give(pool, chunk->start, chunk->size);
 	free(chunk);
 }
 
@@ -69,18 +82,22 @@ static void trim(struct sim_pool *pool, uint64_t above, uint64_t keep)
 
 static CUresult grow(struct sim_pool *pool, uint64_t size)
 {
-	struct chunk *chunk = calloc(1, sizeof *chunk);
+	int device = pool->device >= 0 ? pool->device : sim_physical(0);
+	uint64_t most = pool->props.maxSize, bytes = sim_round_up(size, sim_machine->model[device].pool_granule);
 
+	if (most && bytes > sim_round_up(most, sim_machine->model[device].pool_granule) - pool->reserved)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	struct chunk *chunk = calloc(1, sizeof *chunk);
 	if (!chunk)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	chunk->size = sim_round_up(size, sim_machine->model[pool->device].pool_granule);
-	CUresult result = sim_granules_take(pool->device, chunk->size, false, false, &chunk->start);
+	chunk->size = bytes;
+	CUresult result = chunk_take(pool, chunk->size, &chunk->start);
 	if (result != CUDA_SUCCESS) {
 		free(chunk);
 		return result;
 	}
 	if (!sim_space_give(&chunk->space, chunk->start, chunk->size)) {
-		sim_granules_give(pool->device, chunk->start, chunk->size, false);
+		chunk_give(pool, chunk->start, chunk->size);
 		free(chunk);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
@@ -115,6 +132,10 @@ static void give_to_chunk(struct sim_pool *pool, uint64_t start, uint64_t size)
 	sim_space_give(&chunk->space, start, size);
 	chunk->used -= size;
 	pool->used -= size;
+	if (pool->destroyed && !pool->used) {
+		trim(pool, 0, 0);
+		sim_pool_gone(pool);
+	}
 }
 
 static bool take_from_pending(struct sim_pool *pool, struct sim_stream *stream, uint64_t size, uint64_t *start)
@@ -152,22 +173,17 @@ CUmemoryPool sim_pool_handle(const struct sim_block *block)
 	return (CUmemoryPool)block->pool;
 }
 
-/* ---- pools ------------------------------------------------------------------------------------------------------ */
-
-struct sim_pool *sim_default_pool(int device)
+bool sim_pool_is_managed(const struct sim_block *block)
 {
-	struct sim_pool *pool = &pools[device];
-
-	pthread_mutex_lock(&sim_memory_mutex);
-	if (!pool->tag) {
-		pool->device = device;
-		pool->reuse[0] = pool->reuse[1] = pool->reuse[2] = 1;
-		sim_handle_add(pool, SIM_TAG_POOL);
-		pool->tag = SIM_TAG_POOL;
-	}
-	pthread_mutex_unlock(&sim_memory_mutex);
-	return pool;
+	return block->kind == SIM_BLOCK_POOL && block->pool && block->pool->managed;
 }
+
+bool sim_pool_on_host(const struct sim_block *block)
+{
+	return block->kind == SIM_BLOCK_POOL && block->pool && block->pool->device < 0;
+}
+
+/* ---- what gives way ---------------------------------------------------------------------------------------------- */
 
 void sim_pool_trim(struct sim_pool *pool, uint64_t keep)
 {
@@ -179,36 +195,62 @@ void sim_pool_trim(struct sim_pool *pool, uint64_t keep)
 int sim_account_or_trim(int device, int64_t bytes, bool overhead)
 {
 	int result = sim_account(device, bytes, overhead);
+	bool any = false;
 
-	if (result == 0 || !pools[device].reserved)
-		return result;
-	trim(&pools[device], 0, 0); /* the threshold is a hint: a full card takes what is unused (also for grow()) */
-	return sim_account(device, bytes, overhead);
+	if (result == 0)
+		return 0;
+	/* The threshold is a hint: a full card takes what is unused, of every pool (also for grow()). */
+	for (struct sim_pool *pool = sim_pools; pool; pool = pool->next) {
+		if (pool->device == device && pool->reserved) {
+			trim(pool, 0, 0);
+			any = true;
+		}
+	}
+	return any ? sim_account(device, bytes, overhead) : result;
 }
 
 void sim_pools_synchronized(int device)
 {
-	struct sim_pool *pool = &pools[device];
-
-	if (__atomic_load_n(&pool->reserved, __ATOMIC_ACQUIRE) <= __atomic_load_n(&pool->threshold, __ATOMIC_ACQUIRE))
+	if (!__atomic_load_n(&sim_pools, __ATOMIC_ACQUIRE))
 		return;
 	pthread_mutex_lock(&sim_memory_mutex);
-	trim(pool, pool->threshold, pool->threshold);
+	for (struct sim_pool *pool = sim_pools; pool; pool = pool->next) {
+		if ((pool->device == device || pool->device < 0) && pool->reserved > pool->threshold)
+			trim(pool, pool->threshold, pool->threshold);
+	}
 	pthread_mutex_unlock(&sim_memory_mutex);
 }
 
-void sim_pools_close(int device)
+/* The room of frees that are pending is free now; whoever runs them later finds no pool. */
+static void drop_pending(struct sim_pool *pool)
 {
-	struct sim_pool *pool = &pools[device];
-	struct sim_block *block;
-
-	pthread_mutex_lock(&sim_memory_mutex);
 	for (struct pending *pending = pool->pending; pending; pending = pending->next) {
-		if (pending->size)
-			give_to_chunk(pool, pending->start, pending->size);
+		uint64_t size = pending->size;
 		pending->pool = NULL;
+		pending->size = 0;
+		if (size)
+			give_to_chunk(pool, pending->start, size);
 	}
 	pool->pending = NULL;
+}
+
+void sim_pool_destroy(struct sim_pool *pool)
+{
+	pool->destroyed = true;
+	if (pool->used)
+		return;
+	trim(pool, 0, 0);
+	drop_pending(pool); /* of rooms that were used again and freed since */
+	sim_pool_gone(pool);
+}
+
+static void close_pool(struct sim_pool *pool)
+{
+	bool destroyed = pool->destroyed;
+	struct sim_block *block;
+
+	pool->destroyed = false; /* it must outlive this loop */
+	drop_pending(pool);
 	for (struct chunk *chunk = pool->chunks; chunk; chunk = chunk->next) {
 		while ((block = sim_block_within(chunk->start, chunk->size))) {
 			sim_block_remove(block);
@@ -216,6 +258,20 @@ void sim_pools_close(int device)
 		}
 	}
 	trim(pool, 0, 0);
+	if (destroyed)
+		sim_pool_gone(pool);
+}
+
+void sim_pools_close(int device)
+{
+	struct sim_pool *next;
+
+	pthread_mutex_lock(&sim_memory_mutex);
+	for (struct sim_pool *pool = sim_pools; pool; pool = next) {
+		next = pool->next;
+		if (pool->device == device)
+			close_pool(pool);
+	}
 	sim_graph_memory_close(device);
 	pthread_mutex_unlock(&sim_memory_mutex);
 }
@@ -230,7 +286,8 @@ static CUresult allocate(struct sim_pool *pool, struct sim_stream *stream, size_
 	pthread_mutex_lock(&sim_memory_mutex);
 	CUresult result = take(pool, stream, padded, &start);
 	if (result == CUDA_SUCCESS) {
-		struct sim_block *block = sim_block_add(SIM_BLOCK_POOL, pool->device, NULL, start, size);
+		int device = pool->device >= 0 ? pool->device : sim_physical(0);
+		struct sim_block *block = sim_block_add(SIM_BLOCK_POOL, device, NULL, start, size);
 		if (block) {
 			block->padded = padded;
 			block->pool = pool;
@@ -256,14 +313,15 @@ static CUresult allocate_async(struct sim_pool *pool, CUstream handle, size_t si
 	if (!out || !size)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (sim_stream_capturing(stream))
-		return sim_capture_alloc(stream, sim_ordinal(pool ? pool->device : sim_stream_device(stream)), size,
-		                         out);
+		return sim_capture_alloc(
+		        stream, sim_ordinal(pool && pool->device >= 0 ? pool->device : sim_stream_device(stream)), size,
+		        out);
 	result = sim_capture_forbids(stream);
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (!pool)
-		pool = sim_default_pool(sim_stream_device(stream));
-	if (size > sim_machine->model[pool->device].memory)
+		pool = sim_current_pool(sim_stream_device(stream));
+	if (pool->device >= 0 && size > sim_machine->model[pool->device].memory)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	result = allocate(pool, stream, size, out, &waitable);
 	if (result == CUDA_ERROR_OUT_OF_MEMORY && waitable) {
@@ -282,9 +340,8 @@ CUresult sim_cuMemAllocFromPoolAsync(CUdeviceptr *out, size_t size, CUmemoryPool
 {
 	if (!sim_initialized())
 		return CUDA_ERROR_NOT_INITIALIZED;
-	if (!sim_handle_is(pool, SIM_TAG_POOL))
-		return CUDA_ERROR_INVALID_VALUE;
-	return allocate_async((struct sim_pool *)pool, stream, size, out);
+	struct sim_pool *from = sim_pool_of(pool);
+	return from ? allocate_async(from, stream, size, out) : CUDA_ERROR_INVALID_VALUE;
 }
 
 /* ---- freeing ---------------------------------------------------------------------------------------------------- */
@@ -295,14 +352,14 @@ static void run_pending(void *arg)
 
 	pthread_mutex_lock(&sim_memory_mutex);
 	if (pending->pool) {
-		if (pending->size)
-			give_to_chunk(pending->pool, pending->start, pending->size);
 		if (pending->previous)
 			pending->previous->next = pending->next;
 		else
 			pending->pool->pending = pending->next;
 		if (pending->next)
 			pending->next->previous = pending->previous;
+		if (pending->size) /* last: a pool that was destroyed may go with it */
+			give_to_chunk(pending->pool, pending->start, pending->size);
 	}
 	pthread_mutex_unlock(&sim_memory_mutex);
 	free(pending);

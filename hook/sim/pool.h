@@ -1,4 +1,4 @@
-/* pool.h: what pool.c and pool_attributes.c share. */
+/* pool.h: what pool.c, pool_table.c and pool_attributes.c share. Under the memory mutex where not said otherwise. */
 #ifndef PARTAGE_SIM_POOL_H
 #define PARTAGE_SIM_POOL_H
 
@@ -9,7 +9,13 @@ struct pending;
 
 struct sim_pool {
 	uint32_t tag;
-	int device;
+	int device; /* physical; -1: the memory is the host's, and no card counts it */
+	bool own; /* cuMemPoolCreate */
+	bool destroyed; /* by the program; lives on until its last block is free */
+	bool managed;
+	bool imported; /* another process's: nothing is allocated from it */
+	struct sim_pool *next; /* of all pools of the process */
+	CUmemPoolProps props;
 	struct chunk *chunks;
 	struct pending *pending;
 	uint64_t reserved, reserved_high; /* bytes of chunks */
@@ -19,7 +25,17 @@ struct sim_pool {
 	uint8_t access[SIM_DEVICES]; /* CUmemAccess_flags of other devices */
 };
 
-struct sim_pool *sim_default_pool(int device);
-void sim_pool_trim(struct sim_pool *pool, uint64_t keep);
+/* ---- pool_table.c: which pools there are ------------------------------------------------------------------------- */
+
+extern struct sim_pool *sim_pools;
+struct sim_pool *sim_pool_of(CUmemoryPool handle); /* a live one, or NULL; without the mutex */
+struct sim_pool *sim_default_pool(int device); /* without the mutex */
+struct sim_pool *sim_current_pool(int device); /* what cuMemAllocAsync takes from; without the mutex */
+void sim_pool_gone(struct sim_pool *pool); /* destroyed, and its last block is free */
+
+/* ---- pool.c ------------------------------------------------------------------------------------------------------ */
+
+void sim_pool_trim(struct sim_pool *pool, uint64_t keep); /* without the mutex */
+void sim_pool_destroy(struct sim_pool *pool); /* no longer a handle; gone at once where nothing of it lives */
 
 #endif

@@ -1,7 +1,7 @@
-/* pool_attributes.c: what a program asks of a memory pool and sets on it; which pool a device has.
+/* pool_attributes.c: what a program asks of a memory pool and sets on it.
  *
- * Called by programs. There is one pool per device, its default; pools of the program's own (cuMemPoolCreate) are not
- * supported, so the current pool of a device is always the default one.
+ * Called by programs. What can go wrong: a stale pool, an attribute that cannot be set, access for a device that has no
+ * link to the pool's.
  */
 #include "blocks.h"
 #include "context.h"
@@ -9,66 +9,9 @@
 #include "sim_impl.h"
 #include "visible.h"
 
-static struct sim_pool *pool_of(CUmemoryPool handle)
-{
-	return sim_initialized() && sim_handle_is(handle, SIM_TAG_POOL) ? (struct sim_pool *)handle : NULL;
-}
-
-CUresult sim_cuDeviceGetDefaultMemPool(CUmemoryPool *out, CUdevice ordinal)
-{
-	int device;
-	CUresult result = sim_device_of(ordinal, &device);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (!out)
-		return CUDA_ERROR_INVALID_VALUE;
-	*out = (CUmemoryPool)sim_default_pool(device);
-	return CUDA_SUCCESS;
-}
-
-CUresult sim_cuDeviceGetMemPool(CUmemoryPool *out, CUdevice ordinal)
-{
-	return sim_cuDeviceGetDefaultMemPool(out, ordinal);
-}
-
-CUresult sim_cuDeviceSetMemPool(CUdevice ordinal, CUmemoryPool handle)
-{
-	int device;
-	CUresult result = sim_device_of(ordinal, &device);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	struct sim_pool *pool = pool_of(handle);
-	return pool && pool->device == device ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
-CUresult sim_cuMemGetDefaultMemPool(CUmemoryPool *out, CUmemLocation *location, CUmemAllocationType type)
-{
-	if (!location || type != CU_MEM_ALLOCATION_TYPE_PINNED)
-		return CUDA_ERROR_INVALID_VALUE;
-	if (location->type != CU_MEM_LOCATION_TYPE_DEVICE)
-		return CUDA_ERROR_NOT_SUPPORTED;
-	return sim_cuDeviceGetDefaultMemPool(out, location->id);
-}
-
-CUresult sim_cuMemGetMemPool(CUmemoryPool *out, CUmemLocation *location, CUmemAllocationType type)
-{
-	return sim_cuMemGetDefaultMemPool(out, location, type);
-}
-
-CUresult sim_cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type, CUmemoryPool pool)
-{
-	if (!location || type != CU_MEM_ALLOCATION_TYPE_PINNED)
-		return CUDA_ERROR_INVALID_VALUE;
-	if (location->type != CU_MEM_LOCATION_TYPE_DEVICE)
-		return CUDA_ERROR_NOT_SUPPORTED;
-	return sim_cuDeviceSetMemPool(location->id, pool);
-}
-
 CUresult sim_cuMemPoolTrimTo(CUmemoryPool handle, size_t keep)
 {
-	struct sim_pool *pool = pool_of(handle);
+	struct sim_pool *pool = sim_pool_of(handle);
 
 	if (!pool)
 		return CUDA_ERROR_INVALID_VALUE;
@@ -101,22 +44,22 @@ static CUresult get_attribute(const struct sim_pool *pool, CUmemPool_attribute a
 		*(cuuint64_t *)value = pool->used_high;
 		return CUDA_SUCCESS;
 	case CU_MEMPOOL_ATTR_ALLOCATION_TYPE:
-		*(CUmemAllocationType *)value = CU_MEM_ALLOCATION_TYPE_PINNED;
+		*(CUmemAllocationType *)value = pool->props.allocType;
 		return CUDA_SUCCESS;
 	case CU_MEMPOOL_ATTR_EXPORT_HANDLE_TYPES:
-		*(CUmemAllocationHandleType *)value = CU_MEM_HANDLE_TYPE_NONE;
+		*(CUmemAllocationHandleType *)value = pool->props.handleTypes;
 		return CUDA_SUCCESS;
 	case CU_MEMPOOL_ATTR_LOCATION_ID:
-		*(int *)value = sim_ordinal(pool->device);
+		*(int *)value = pool->props.location.id;
 		return CUDA_SUCCESS;
 	case CU_MEMPOOL_ATTR_LOCATION_TYPE:
-		*(CUmemLocationType *)value = CU_MEM_LOCATION_TYPE_DEVICE;
+		*(CUmemLocationType *)value = pool->props.location.type;
 		return CUDA_SUCCESS;
 	case CU_MEMPOOL_ATTR_MAX_POOL_SIZE:
 	case CU_MEMPOOL_ATTR_HW_DECOMPRESS_ENABLED:
 		*(int *)value = 0;
 		if (attribute == CU_MEMPOOL_ATTR_MAX_POOL_SIZE)
-			*(cuuint64_t *)value = 0;
+			*(cuuint64_t *)value = pool->props.maxSize;
 		return CUDA_SUCCESS;
 	case CU_MEMPOOL_ATTR_LOCALITY_DOMAIN_ID:
 		*(int *)value = -1;
@@ -128,7 +71,7 @@ static CUresult get_attribute(const struct sim_pool *pool, CUmemPool_attribute a
 
 CUresult sim_cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute, void *value)
 {
-	struct sim_pool *pool = pool_of(handle);
+	struct sim_pool *pool = sim_pool_of(handle);
 
 	if (!pool || !value)
 		return CUDA_ERROR_INVALID_VALUE;
@@ -167,7 +110,7 @@ static CUresult set_attribute(struct sim_pool *pool, CUmemPool_attribute attribu
 
 CUresult sim_cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute, void *value)
 {
-	struct sim_pool *pool = pool_of(handle);
+	struct sim_pool *pool = sim_pool_of(handle);
 
 	if (!pool || !value)
 		return CUDA_ERROR_INVALID_VALUE;
@@ -179,18 +122,21 @@ CUresult sim_cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute attr
 
 CUresult sim_cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc *map, size_t count)
 {
-	struct sim_pool *pool = pool_of(handle);
+	struct sim_pool *pool = sim_pool_of(handle);
 	int device;
 
 	if (!pool || !map || !count)
 		return CUDA_ERROR_INVALID_VALUE;
 	for (size_t i = 0; i < count; i++) {
-		if (map[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+		if (map[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE && pool->device >= 0 && !pool->managed)
 			return CUDA_ERROR_INVALID_VALUE;
+		if (map[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+			continue; /* the host, which may always */
 		if (sim_device_of(map[i].location.id, &device) != CUDA_SUCCESS)
 			return CUDA_ERROR_INVALID_DEVICE;
-		if (device == pool->device ? map[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-		                           : map[i].flags && !sim_devices_peer(device, pool->device))
+		if (device == pool->device
+		            ? map[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+			    : map[i].flags && pool->device >= 0 && !sim_devices_peer(device, pool->device))
 			return CUDA_ERROR_INVALID_DEVICE; /* its own device always may, one without a link never */
 		pool->access[device] = (uint8_t)map[i].flags;
 	}
@@ -199,7 +145,7 @@ CUresult sim_cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc *map,
 
 CUresult sim_cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool handle, CUmemLocation *location)
 {
-	struct sim_pool *pool = pool_of(handle);
+	struct sim_pool *pool = sim_pool_of(handle);
 	int device;
 
 	if (!pool || !flags || !location || location->type != CU_MEM_LOCATION_TYPE_DEVICE)

@@ -16,11 +16,12 @@ enum work_kind {
 	WORK_VMM,
 	WORK_GRAPH,
 	WORK_GREEN,
+	WORK_OWNPOOL,
 	WORK_KINDS
 };
 
-static const char *const work_name[WORK_KINDS] = {"plain", "small", "managed", "pitched",
-                                                  "async", "vmm",   "graph",   "green"};
+static const char *const work_name[WORK_KINDS] = {"plain", "small", "managed", "pitched", "async",
+                                                  "vmm",   "graph", "green",   "ownpool"};
 
 struct work {
 	CUdeviceptr p;
@@ -28,6 +29,7 @@ struct work {
 	CUgraph graph;
 	CUgraphExec exec;
 	CUgreenCtx green;
+	CUmemoryPool pool;
 	size_t bytes;
 };
 
@@ -99,6 +101,18 @@ static inline CUresult work_green(struct work *w)
 	return result;
 }
 
+/* A pool of its own for the block. */
+static inline CUresult work_from_own(struct work *w)
+{
+	CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+	                        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
+	CHECK(cuMemPoolCreate(&w->pool, &props) == CUDA_SUCCESS, "cuMemPoolCreate");
+	CUresult result = cuMemAllocFromPoolAsync(&w->p, w->bytes, w->pool, NULL);
+	if (result != CUDA_SUCCESS)
+		CHECK(cuMemPoolDestroy(w->pool) == CUDA_SUCCESS, "cuMemPoolDestroy");
+	return result;
+}
+
 /* The driver's result; CUDA_ERROR_OUT_OF_MEMORY leaves nothing behind. */
 static inline CUresult work_alloc(enum work_kind kind, struct work *w, size_t bytes)
 {
@@ -124,6 +138,8 @@ static inline CUresult work_alloc(enum work_kind kind, struct work *w, size_t by
 		return work_launch(w);
 	case WORK_GREEN:
 		return work_green(w);
+	case WORK_OWNPOOL:
+		return work_from_own(w);
 	default:
 		return CUDA_ERROR_INVALID_VALUE;
 	}
@@ -134,6 +150,10 @@ static inline CUresult work_free(enum work_kind kind, struct work *w)
 	CUresult result;
 	switch (kind) {
 	case WORK_ASYNC:
+		result = cuMemFreeAsync(w->p, NULL);
+		return result == CUDA_SUCCESS ? cuStreamSynchronize(NULL) : result;
+	case WORK_OWNPOOL: /* destroyed first: it goes with the block */
+		CHECK(cuMemPoolDestroy(w->pool) == CUDA_SUCCESS, "cuMemPoolDestroy");
 		result = cuMemFreeAsync(w->p, NULL);
 		return result == CUDA_SUCCESS ? cuStreamSynchronize(NULL) : result;
 	case WORK_VMM:

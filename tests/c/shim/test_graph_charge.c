@@ -56,7 +56,7 @@ CUresult vgpu_reserve(CUdevice device, uint64_t bytes)
 	return fits ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-CUresult vgpu_reserve_or_reclaim(CUdevice device, uint64_t bytes)
+CUresult vgpu_reserve_for_graph(CUdevice device, uint64_t bytes)
 {
 	CUresult error = vgpu_reserve(device, bytes);
 	return error != CUDA_SUCCESS && vgpu_graph_reconcile(device) ? vgpu_reserve(device, bytes) : error;

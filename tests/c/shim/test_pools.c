@@ -1,6 +1,6 @@
 /* D1, D8b, D15, C001, C002, C005: stream-ordered memory. A pool is charged by what it has reserved, in whole chunks;
- * what it keeps unused gives way; frees cross between the flavours; thousands of rounds end where they began; pools of
- * one's own, and allocations inside a capture, are refused under a limit.
+ * what it keeps unused gives way; frees cross between the flavours; thousands of rounds end where they began. Pools of a
+ * program's own: test_pools_own.c.
  */
 #include "shim_test.h"
 
@@ -123,14 +123,10 @@ static void reuse(void)
 	CHECK(used() == 0, "%lu bytes stay charged", (unsigned long)used());
 }
 
-static void refused_kinds(void)
+static void no_pool(void)
 {
-	CUmemoryPool pool;
-	CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED};
-	props.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-	IS(cuMemPoolCreate(&pool, &props), CUDA_ERROR_NOT_SUPPORTED);
 	CUdeviceptr p;
-	IS(cuMemAllocFromPoolAsync(&p, 4096, (CUmemoryPool)&props, NULL), CUDA_ERROR_NOT_SUPPORTED);
+	IS(cuMemAllocFromPoolAsync(&p, 4096, (CUmemoryPool)&p, NULL), CUDA_ERROR_INVALID_VALUE);
 }
 
 int main(void)
@@ -143,6 +139,6 @@ int main(void)
 	rounds();
 	reuse();
 	CHECK(peak() <= 4 * GIB, "%lu bytes were held", (unsigned long)peak());
-	refused_kinds();
+	no_pool();
 	return 0;
 }

@@ -21,6 +21,7 @@ struct held_block {
 	CUgraph graph;
 	CUgraphExec exec;
 	CUgreenCtx green;
+	CUmemoryPool pool;
 	size_t size;
 };
 
@@ -87,11 +88,29 @@ static CUresult create_green(struct held_block *b, size_t size)
 	return error;
 }
 
+/* A pool of the process's own, or one for this block that is destroyed while the block lives; half of them keep all. */
+static CUresult get_from_own(struct held_block *b, size_t size)
+{
+	static CUmemoryPool kept[2];
+	CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED};
+	cuuint64_t all = UINT64_MAX;
+	props.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+	CUmemoryPool *pool = size % 3 ? &kept[size % 2] : &b->pool;
+	if (*pool == NULL)
+		OK(cuMemPoolCreate(pool, &props));
+	if (pool == &kept[0])
+		OK(cuMemPoolSetAttribute(*pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &all));
+	CUresult error = cuMemAllocFromPoolAsync(&b->p, size, *pool, NULL);
+	if (b->pool != NULL)
+		OK(cuMemPoolDestroy(b->pool));
+	return error;
+}
+
 /* One kind, or a kind for each block. */
 static const char *kind_of(size_t size)
 {
-	static const char *const all[] = {"plain", "managed", "pitched", "async", "pool", "vmm", "graph"};
-	return strcmp(kind, "mixed") == 0 ? all[size / 7 % 7] : kind;
+	static const char *const all[] = {"plain", "managed", "pitched", "async", "pool", "vmm", "graph", "ownpool"};
+	return strcmp(kind, "mixed") == 0 ? all[size / 7 % 8] : kind;
 }
 
 static CUresult get(struct held_block *b, size_t size)
@@ -110,6 +129,8 @@ static CUresult get(struct held_block *b, size_t size)
 		OK(cuDeviceGetDefaultMemPool(&pool, 0));
 		return cuMemAllocFromPoolAsync(&b->p, size, pool, NULL);
 	}
+	if (strcmp(own, "ownpool") == 0)
+		return get_from_own(b, size);
 	if (strcmp(own, "vmm") == 0)
 		return create_mapped(b, size);
 	if (strcmp(own, "graph") == 0)
@@ -126,7 +147,7 @@ static void put(struct held_block *b)
 		OK(cuMemAddressFree(b->p, b->size));
 	} else if (strcmp(b->kind, "graph") == 0) {
 		drop_graph(b);
-	} else if (strcmp(b->kind, "async") == 0 || strcmp(b->kind, "pool") == 0) {
+	} else if (strcmp(b->kind, "async") == 0 || strstr(b->kind, "pool") != NULL) {
 		OK(cuMemFreeAsync(b->p, NULL));
 	} else {
 		if (b->green != NULL)
@@ -192,7 +213,7 @@ static void racer(struct crew *crew, unsigned index)
 static void survivor(struct crew *crew, unsigned index)
 {
 	struct held_block b;
-	bool pooled = strcmp(kind, "async") == 0 || strcmp(kind, "pool") == 0 || strcmp(kind, "graph") == 0 ||
+	bool pooled = strcmp(kind, "async") == 0 || strstr(kind, "pool") != NULL || strcmp(kind, "graph") == 0 ||
 	              strcmp(kind, "mixed") == 0;
 	uint64_t least = pooled ? POOL_GRANULE : GRANULE, step = 512 * MIB;
 	(void)index;

@@ -1,0 +1,59 @@
+/* pool.h: what pool.c (what a pool costs, and the calls that change it) and pool_table.c (which pools there are) share. */
+#ifndef PARTAGE_SHIM_POOL_H
+#define PARTAGE_SHIM_POOL_H
+
+#include "memory.h"
+
+#define VGPU_HOLES 16
+
+struct hole {
+	CUdeviceptr p; /* 0 = none */
+	uint64_t bytes;
+	uint64_t stream; /* id, never used again by another stream */
+	bool ready; /* the driver has taken the free */
+};
+
+struct pool {
+	uint32_t lock; /* process-private, never held across a driver call */
+	CUmemoryPool handle;
+	CUdevice device;
+	bool managed;
+	bool free_of_charge; /* on the host, or another process's */
+	/* pool_table.c's, under its lock */
+	bool own; /* not a device's default pool */
+	bool dead; /* the program has destroyed it */
+	uint32_t users;
+	struct pool *next;
+	/* pool.c's */
+	uint64_t charged; /* what the ledger holds for this pool, without the steps of calls under way */
+	uint64_t step; /* most by which the pool grows at once, beside the bytes asked for */
+	uint64_t steps; /* the sum of those: the ledger holds charged + steps */
+	uint64_t folds; /* number of changes of `charged` */
+	uint32_t calls; /* under way */
+	uint32_t holding; /* of them: relies on a hole (0 or 1) */
+	uint64_t hold_step; /* what that one takes if another's block lands in its hole */
+	uint32_t trimming; /* calls that return memory to the card */
+	const void *user; /* the thread that uses the pool */
+	bool shared; /* there is more than one */
+	uint32_t next_hole;
+	struct hole hole[VGPU_HOLES];
+};
+
+/* ---- pool_table.c ------------------------------------------------------------------------------------------------ */
+
+CUmemoryPool vgpu_pool_handle(struct pool *pool); /* NULL: the driver does not say */
+/* All of these but the last give a pool that vgpu_pool_leave() must be called with; until then it is not destroyed. */
+struct pool *vgpu_pool_first(CUdevice device); /* the pools that cost something on this device; NULL at the end */
+struct pool *vgpu_pool_next(struct pool *pool, CUdevice device); /* leaves the one before */
+struct pool *vgpu_pool_find(CUmemoryPool handle); /* NULL: not known */
+/* What a call takes from: this pool, or with NULL the device's current one. */
+CUresult vgpu_pool_source(CUdevice device, CUmemoryPool handle, struct pool **pool);
+struct pool *vgpu_pool_enter(const struct vgpu_block *block);
+void vgpu_pool_leave(struct pool *pool); /* NULL is nothing */
+CUcontext vgpu_pool_mark(struct pool *pool); /* what a block's `context` says of its pool */
+
+/* ---- pool.c ------------------------------------------------------------------------------------------------------ */
+
+void vgpu_pool_end(struct pool *pool); /* the driver has destroyed it: gives its charge back */
+
+#endif
