@@ -28,13 +28,15 @@ struct pool {
 	uint64_t charged; /* what the ledger holds for this pool, without the steps of calls under way */
 	uint64_t step; /* most by which the pool grows at once, beside the bytes asked for */
 	uint64_t steps; /* the sum of those: the ledger holds charged + steps */
-	uint64_t folds; /* number of changes of `charged` */
+	uint64_t folds; /* number of changes of `charged`; also read without the lock */
+	uint64_t fills; /* number of blocks that the driver has given; also read without the lock */
 	uint32_t calls; /* under way */
 	uint32_t holding; /* of them: relies on a hole (0 or 1) */
 	uint64_t hold_step; /* what that one takes if another's block lands in its hole */
 	uint32_t trimming; /* calls that return memory to the card */
 	const void *user; /* the thread that uses the pool */
-	bool shared; /* there is more than one */
+	bool shared; /* there is more than one; also read without the lock */
+	bool noted; /* there may be holes; also read without the lock */
 	uint32_t next_hole;
 	struct hole hole[VGPU_HOLES];
 };
