@@ -70,9 +70,12 @@ struct vgpu_identity {
 	uint64_t pid_ns; /* 0: likewise */
 	char name[16];
 };
+int32_t vgpu_pid(void);
 void vgpu_identify(struct vgpu_identity *self);
 /* A process of the caller's own pid namespace: false only where it is certainly gone, all its threads with it. */
 bool vgpu_process_alive(int32_t pid, uint64_t start_time);
+/* Whether a process has the file mapped that lies at an address of ours; true where that cannot be told. */
+bool vgpu_process_maps(int32_t pid, const void *address);
 uint64_t vgpu_now_ns(void); /* CLOCK_MONOTONIC */
 void vgpu_pause_ns(uint64_t ns);
 /* Raw system calls: not points of cancellation; -1 and errno. */
@@ -125,6 +128,8 @@ int vgpu_ledger_claim_policy(struct vgpu_ledger *ledger, const struct ptg_policy
 uint32_t vgpu_slot_take(struct vgpu_ledger *ledger, char reason[VGPU_REASON_MAX]);
 /* Give back what dead processes have charged; returns how many slots. Stops after `most_alive` living ones. */
 unsigned vgpu_slot_reclaim(struct vgpu_ledger *ledger, uint32_t own, unsigned most_alive);
+/* Give back what this process held before it was replaced by exec. */
+void vgpu_slot_forget_former(struct vgpu_ledger *ledger);
 bool vgpu_slot_any_other(struct vgpu_ledger *ledger, uint32_t own); /* some other slot may be in use */
 
 /* ---- devices.c: ordinals of this process, numbers of the machine, UUIDs --------------------------------------------------- */

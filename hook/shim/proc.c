@@ -133,12 +133,17 @@ static bool read_stat(const char *path, struct stat_line *out)
 	return false;
 }
 
+int32_t vgpu_pid(void)
+{
+	return (int32_t)syscall(SYS_getpid);
+}
+
 void vgpu_identify(struct vgpu_identity *self)
 {
 	struct stat_line line;
 	struct stat ns;
 	memset(self, 0, sizeof *self);
-	self->pid = (int32_t)syscall(SYS_getpid);
+	self->pid = vgpu_pid();
 	if (read_stat("/proc/self/stat", &line)) {
 		self->start_time = line.start_time;
 		memcpy(self->name, line.name, sizeof self->name);
@@ -175,6 +180,100 @@ bool vgpu_process_alive(int32_t pid, uint64_t start_time)
 		return false;
 	/* The first thread is a zombie as soon as it has ended, its siblings may still hold everything. */
 	return (line.state != 'Z' && line.state != 'X') || line.threads > 1;
+}
+
+/* ---- who maps a file ------------------------------------------------------------------------------------------------- */
+
+/* Lines of /proc/<pid>/maps one by one, through a small buffer: programs of this kind have thousands. */
+struct maps {
+	int fd;
+	size_t begin, end;
+	off_t at;
+	char text[4096];
+};
+
+/* Cut off at the length of a buffer, which holds all that stands before the path. NULL at the end. */
+static const char *next_line(struct maps *m)
+{
+	char *newline = memchr(m->text + m->begin, '\n', m->end - m->begin);
+	if (!newline) {
+		memmove(m->text, m->text + m->begin, m->end - m->begin);
+		m->end -= m->begin;
+		m->begin = 0;
+		ssize_t n = vgpu_pread(m->fd, m->text + m->end, sizeof m->text - m->end, m->at);
+		if (n <= 0)
+			return NULL;
+		m->at += n;
+		m->end += (size_t)n;
+		newline = memchr(m->text, '\n', m->end);
+		if (!newline)
+			newline = m->text + m->end - 1;
+	}
+	const char *line = m->text + m->begin;
+	*newline = '\0';
+	m->begin = (size_t)(newline - m->text) + 1;
+	return line;
+}
+
+/* "08:01 1234", device and inode as this file lists them: stat() names another device on some file systems. */
+static bool file_of_line(const char *line, char file[48])
+{
+	const char *at = line;
+	for (int field = 0; at && field < 3; field++) {
+		at = strchr(at, ' ');
+		at += at != NULL;
+	}
+	const char *inode = at ? strchr(at, ' ') : NULL;
+	size_t length = inode ? (size_t)(inode - at) + 1 + strspn(inode + 1, "0123456789") : 0;
+	if (length == 0 || length >= 48)
+		return false;
+	memcpy(file, at, length);
+	file[length] = '\0';
+	return true;
+}
+
+/* Which file lies at an address of ours. */
+static bool own_file(struct maps *m, uintptr_t address, char file[48])
+{
+	const char *line;
+	while ((line = next_line(m)) != NULL) {
+		char *end;
+		uintptr_t from = strtoul(line, &end, 16);
+		if (address >= from && *end == '-' && address < strtoul(end + 1, NULL, 16))
+			return file_of_line(line, file);
+	}
+	return false;
+}
+
+static bool open_maps(struct maps *m, const char *path)
+{
+	m->begin = m->end = 0;
+	m->at = 0;
+	m->fd = vgpu_open(AT_FDCWD, path, O_RDONLY, 0);
+	return m->fd >= 0;
+}
+
+bool vgpu_process_maps(int32_t pid, const void *address)
+{
+	char path[32] = "/proc/", wanted[48], seen[48];
+	struct maps m;
+	const char *line;
+	bool there = true;
+	if (!open_maps(&m, "/proc/self/maps"))
+		return true;
+	bool known = own_file(&m, (uintptr_t)address, wanted);
+	vgpu_close(m.fd);
+	memcpy(decimal(path + 6, (uint32_t)pid), "/maps", sizeof "/maps");
+	if (!known || !open_maps(&m, path))
+		return true;
+	/* A list without a line is one that may not be read. */
+	while ((line = next_line(&m)) != NULL) {
+		there = file_of_line(line, seen) && strcmp(seen, wanted) == 0;
+		if (there)
+			break;
+	}
+	vgpu_close(m.fd);
+	return there;
 }
 
 /* ---- fork ------------------------------------------------------------------------------------------------------------ */

@@ -236,8 +236,12 @@ static bool open_beside_policy(struct vgpu_state *s)
 {
 	snprintf(s->ledger.path, sizeof s->ledger.path, "%.*s/ledger", VGPU_PATH_MAX - 16, s->dir);
 	if (s->good && vgpu_ledger_open(&s->ledger, s->reason) == 0) {
-		if (vgpu_ledger_claim_policy(&s->ledger, &s->policy, s->reason) == 0)
+		if (vgpu_ledger_claim_policy(&s->ledger, &s->policy, s->reason) == 0) {
+			/* Programs that only ask have no slot; what they were before exec is not to be shown to them,
+			 * nor to be kept by the ledger that they now have mapped. */
+			vgpu_slot_forget_former(&s->ledger);
 			return true;
+		}
 		vgpu_ledger_close(&s->ledger);
 	}
 	/* Without any good policy yet there is nothing to charge against; one may still come. */

@@ -53,14 +53,16 @@ static void empty(struct ptg_ledger *map, uint32_t index)
 /* ---- the dead ------------------------------------------------------------------------------------------------------- */
 
 /* With the lock in hand: a process that keeps none because of a kernel or library we do not know still counts as alive
- * where we can see it. */
-static bool owner_gone(const struct ptg_slot *slot, const struct vgpu_identity *self)
+ * where we can see it with the ledger in its address space. After exec it has not: the image that was charged is gone,
+ * whatever the process does now. */
+static bool owner_gone(const struct ptg_ledger *map, const struct ptg_slot *slot, const struct vgpu_identity *self)
 {
+	int32_t pid = slot->pid;
 	if (slot->start_time == 0 || slot->pid_ns == 0 || slot->pid_ns != self->pid_ns)
 		return true;
-	if (slot->pid == self->pid && slot->start_time == self->start_time)
+	if (pid == self->pid && slot->start_time == self->start_time)
 		return true; /* this process before exec */
-	return !vgpu_process_alive(slot->pid, slot->start_time);
+	return !vgpu_process_alive(pid, slot->start_time) || !vgpu_process_maps(pid, map);
 }
 
 static void free_slot(struct ptg_ledger *map, uint32_t index)
@@ -84,7 +86,7 @@ static enum seen reclaim_one(struct ptg_ledger *map, int fd, uint32_t index, str
 	if (self->pid == 0)
 		vgpu_identify(self);
 	if (state_of(slot) == PTG_SLOT_USED) {
-		seen = owner_gone(slot, self) ? FREED : ALIVE;
+		seen = owner_gone(map, slot, self) ? FREED : ALIVE;
 		if (seen == FREED)
 			free_slot(map, index);
 	}
@@ -105,6 +107,21 @@ unsigned vgpu_slot_reclaim(struct vgpu_ledger *ledger, uint32_t own, unsigned mo
 		freed += seen == FREED;
 	}
 	return freed;
+}
+
+void vgpu_slot_forget_former(struct vgpu_ledger *ledger)
+{
+	struct vgpu_identity self = {0};
+	int32_t pid = vgpu_pid();
+	int fd = -1;
+	for (uint32_t i = 0; i < high_of(ledger->map); i++) {
+		const struct ptg_slot *slot = &ledger->map->slot[i];
+		if (slot->pid != pid || state_of(slot) != PTG_SLOT_USED)
+			continue;
+		fd = fd < 0 ? vgpu_ledger_fd(ledger) : fd;
+		if (fd >= 0)
+			reclaim_one(ledger->map, fd, i, &self);
+	}
 }
 
 bool vgpu_slot_any_other(struct vgpu_ledger *ledger, uint32_t own)
@@ -174,6 +191,7 @@ uint32_t vgpu_slot_take(struct vgpu_ledger *ledger, char reason[VGPU_REASON_MAX]
 	vgpu_identify(&self);
 	/* A restarted container starts with the charges of its former life gone. The bound keeps the start short where a
 	 * thousand processes live. */
+	vgpu_slot_forget_former(ledger);
 	vgpu_slot_reclaim(ledger, VGPU_NO_SLOT, 32);
 	uint32_t index = search(ledger, &self, reason);
 	if (index == VGPU_NO_SLOT && vgpu_slot_reclaim(ledger, VGPU_NO_SLOT, UINT_MAX) > 0)

@@ -127,6 +127,17 @@ def test_exec_does_not_lose_or_keep_memory(machine):
     assert program.ask("alloc", 4 * GIB) == 0
 
 
+def test_a_program_that_becomes_another_one_holds_nothing(machine):
+    program = machine.start("--memory", "4Gi")
+    peer = machine.join(program)
+    assert program.ask("alloc", 3 * GIB) == 0
+    assert program.ask("become", "sh", "-c", "echo 1; exec cat") == 1
+    entry = HandOver(Path(program.environment()["PARTAGE_DIR"]))
+    eventually(lambda: entry.ledger().devices[0].used == 0)
+    assert peer.ask("info") == [4 * GIB, 4 * GIB]
+    assert program.ask("still there") == ["still there"]
+
+
 def test_signals_reach_the_program(machine):
     script = 'trap "echo got; exit 9" TERM; echo "{\\"pid\\": $$}"; while :; do sleep 0.05; done'
     program = machine.start("--memory", "1Gi", program=("sh", "-c", script))

@@ -156,15 +156,25 @@ class Watcher:
         return news
 
     def _reclaim_replaced(self, snapshot: Ledger) -> bool:
-        """Give back what a process held before it replaced itself by exec: of its slots only the newest is locked."""
-        owners: dict[tuple[int, int, int], list[Slot]] = {}
+        """Give back what a process held before exec: the lock went with the old image, the process lives on."""
+        owners: dict[tuple[int, int, int], int] = {}
         for slot in snapshot.slots:
-            owners.setdefault(slot.identity[1:], []).append(slot)
-        replaced = [slot for slots in owners.values() if len(slots) > 1 for slot in slots]
-        gone = [slot for slot in replaced if not self._ledger.is_alive(slot.index) and self._reclaim(slot, dead=False)]
+            owners[slot.identity[1:]] = owners.get(slot.identity[1:], 0) + 1
+        gone = [
+            slot
+            for slot in snapshot.slots
+            if not self._ledger.is_alive(slot.index)
+            and (owners[slot.identity[1:]] > 1 or self._is_without_ledger(slot))
+            and self._reclaim(slot, dead=False)
+        ]
         for slot in gone:
             self._forget(slot.identity)
         return bool(gone)
+
+    def _is_without_ledger(self, slot: Slot) -> bool:
+        """Whether a process that we know has become a program that does not use the ledger (yet)."""
+        process = self._processes.get(slot.identity)
+        return process is not None and process.ended_at is None and not self._ledger.is_mapped_by(process.pid)
 
     def _forget(self, identity: tuple[int, int, int, int]) -> None:
         """Let the pidfd of a slot go that its process has no more."""

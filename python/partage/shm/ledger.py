@@ -16,6 +16,7 @@ import os
 import struct
 import threading
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from partage import locks
@@ -25,7 +26,6 @@ from partage.shm.files import OPEN_FLAGS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
 SIZE: Final[int] = ffi.sizeof("struct ptg_ledger")
 UNIT: Final[int] = lib.PTG_UNIT
@@ -227,6 +227,15 @@ class WatchedLedger:
     def is_alive(self, index: int) -> bool:
         """Whether the slot's lock is held: by its process, or for a moment by whoever reclaims it."""
         return locks.is_locked(self._fd, index)
+
+    def is_mapped_by(self, pid: int) -> bool:
+        """Whether a process has the ledger in its address space; True where that cannot be told."""
+        inode = str(os.fstat(self._fd).st_ino)
+        try:
+            lines = Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines()
+        except OSError:
+            return True
+        return not lines or any(line.split(None, 5)[4:5] == [inode] for line in lines)
 
     def reclaim(self, index: int, *, dead: bool = False) -> bool:
         """Give back what a dead process had charged; False where its lock is still held.
