@@ -6,27 +6,47 @@
  * success, as in the real driver.
  */
 #include <pthread.h>
+#include <sys/mman.h>
 
 #include "sim.h"
 #include "sim_impl.h"
 #include "visible.h"
 
-enum { BEFORE, READY, FORKED };
-
-static int state = BEFORE;
 static pthread_mutex_t init_mutex = PTHREAD_MUTEX_INITIALIZER;
 
-/* As with the real driver, a child of an initialised process has no driver any more, not even after cuInit. */
+/* 1 in the process that initialised. On a page that the kernel hands to children zeroed: as with the real driver, a child
+ * of an initialised process has no driver any more, not even after cuInit, and not even where it was made by a clone that
+ * runs no handlers. */
+static uint32_t *ready;
+
 static void after_fork_in_child(void)
 {
-	if (state == READY)
-		__atomic_store_n(&state, FORKED, __ATOMIC_RELEASE);
+	if (ready)
+		__atomic_store_n(ready, 0, __ATOMIC_RELEASE); /* for kernels before 4.14 */
 	pthread_mutex_init(&init_mutex, NULL);
 }
 
 bool sim_initialized(void)
 {
-	return __atomic_load_n(&state, __ATOMIC_ACQUIRE) == READY;
+	const uint32_t *word = __atomic_load_n(&ready, __ATOMIC_ACQUIRE);
+	return word && __atomic_load_n(word, __ATOMIC_ACQUIRE);
+}
+
+static bool is_child(void)
+{
+	const uint32_t *word = __atomic_load_n(&ready, __ATOMIC_ACQUIRE);
+	return word && !__atomic_load_n(word, __ATOMIC_ACQUIRE);
+}
+
+static int set_ready(void)
+{
+	uint32_t *page = mmap(NULL, sizeof *page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (page == MAP_FAILED)
+		return -1;
+	madvise(page, sizeof *page, MADV_WIPEONFORK);
+	*page = 1;
+	__atomic_store_n(&ready, page, __ATOMIC_RELEASE);
+	return 0;
 }
 
 /* Under init_mutex. */
@@ -43,8 +63,7 @@ static CUresult initialize(void)
 	sim_visible_freeze();
 	if (sim_visible_count() == 0)
 		return CUDA_ERROR_NO_DEVICE;
-	__atomic_store_n(&state, READY, __ATOMIC_RELEASE);
-	return CUDA_SUCCESS;
+	return set_ready() == 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult sim_cuInit(unsigned int flags)
@@ -55,10 +74,10 @@ CUresult sim_cuInit(unsigned int flags)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (sim_initialized())
 		return CUDA_SUCCESS;
+	if (is_child())
+		return CUDA_ERROR_NOT_INITIALIZED;
 	pthread_mutex_lock(&init_mutex);
-	if (state == FORKED)
-		result = CUDA_ERROR_NOT_INITIALIZED;
-	else if (state == BEFORE)
+	if (!sim_initialized())
 		result = initialize();
 	pthread_mutex_unlock(&init_mutex);
 	return result;
