@@ -4,92 +4,56 @@
  * Nobody hangs or faults, the code is the one that was given, and everything is to be had afterwards.
  */
 #include <pthread.h>
-#include <ucontext.h>
 
 #include "life.h"
+#include "steps.h"
 
 #define WATCHDOG_S 60 /* stands for "hangs" */
 
 /* ---- exit() anywhere ---------------------------------------------------------------------------------------------------- */
 
-#ifdef __x86_64__
-#define TRAP_FLAG 0x100
-#define POINTS    60
+#define POINTS 60
 
-static struct {
-	uint64_t begin, end; /* code of libvgpu.so */
-	unsigned steps; /* executed in it */
-	unsigned last; /* before this one the program exits; 0: never */
-} walk;
-
-static void step(int signal, siginfo_t *info, void *context)
+/* Allocation and free, and a refusal. */
+static void work(void)
 {
-	ucontext_t *uc = context;
-	uint64_t at = (uint64_t)uc->uc_mcontext.gregs[REG_RIP];
-	(void)signal;
-	(void)info;
-	if (at < walk.begin || at >= walk.end)
-		return;
-	if (++walk.steps == walk.last) {
-		uc->uc_mcontext.gregs[REG_EFL] &= ~TRAP_FLAG;
-		exit(7);
-	}
-}
-
-static void find_library(void)
-{
-	char line[512];
-	FILE *maps = fopen("/proc/self/maps", "re");
-	CHECK(maps != NULL, "maps");
-	while (fgets(line, sizeof(line), maps))
-		if (strstr(line, "libvgpu.so") && strstr(line, "r-xp"))
-			CHECK(sscanf(line, "%lx-%lx", &walk.begin, &walk.end) == 2, "%s", line);
-	fclose(maps);
-	CHECK(walk.end != 0, "libvgpu.so is not mapped");
-}
-
-static void trap(bool on)
-{
-	uint64_t flags;
-	__asm__ volatile("pushfq; popq %0" : "=r"(flags));
-	flags = on ? flags | TRAP_FLAG : flags & ~(uint64_t)TRAP_FLAG;
-	__asm__ volatile("pushq %0; popfq" : : "r"(flags) : "cc");
-}
-
-/* Allocation and free, and a refusal, one instruction at a time; how many of them were the library's. */
-static unsigned stepped(unsigned last)
-{
-	CUdeviceptr p;
-	struct sigaction action = {.sa_sigaction = step, .sa_flags = SA_SIGINFO};
-	start(0);
-	OK(cuMemFree_v2(life_take(4096)));
-	IS(cuMemAlloc_v2(&p, 5 * GIB), CUDA_ERROR_OUT_OF_MEMORY);
-	find_library();
-	walk.last = last;
-	sigaction(SIGTRAP, &action, NULL);
-	trap(true);
-	CUresult given = cuMemAlloc_v2(&p, 3 * MIB), freed = cuMemFree_v2(p), refused = cuMemAlloc_v2(&p, 5 * GIB);
-	trap(false);
+	CUdeviceptr p, q;
+	CUresult given = cuMemAlloc_v2(&p, 3 * MIB), freed = cuMemFree_v2(p), refused = cuMemAlloc_v2(&q, 5 * GIB);
 	CHECK(given == CUDA_SUCCESS && freed == CUDA_SUCCESS && refused == CUDA_ERROR_OUT_OF_MEMORY, "%d, %d, %d",
 	      given, freed, refused);
-	return walk.steps;
 }
 
-static unsigned *steps; /* shared */
+static void leave(void)
+{
+	exit(7);
+}
+
+static unsigned stepped(unsigned last)
+{
+	start(0);
+	work(); /* symbols are resolved, the slot is taken */
+	return steps_run(work, last, leave);
+}
+
+static unsigned *counted; /* shared */
 
 static void count_steps(void)
 {
-	*steps = stepped(0);
+	*counted = stepped(0);
 }
 
 static void exit_anywhere(void)
 {
-	steps = mmap(NULL, sizeof(*steps), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	CHECK(steps != MAP_FAILED, "mmap");
+	if (!steps_possible) {
+		NOTE("exit() anywhere: no single steps on this processor");
+		return;
+	}
+	counted = mmap(NULL, sizeof(*counted), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	CHECK(counted != MAP_FAILED, "mmap");
 	scene("count steps", count_steps);
-	CHECK(*steps > 100, "the library executes only %u instructions", *steps);
-	unsigned stride = *steps / POINTS + 1;
-	for (unsigned last = 1; last <= *steps; last += stride) {
+	CHECK(*counted > 100, "the library executes only %u instructions", *counted);
+	unsigned stride = *counted / POINTS + 1;
+	for (unsigned last = 1; last <= *counted; last += stride) {
 		pid_t pid = fork();
 		CHECK(pid >= 0, "fork");
 		if (pid == 0) {
@@ -99,14 +63,8 @@ static void exit_anywhere(void)
 		}
 		life_wait("exit from a signal handler", pid, 7);
 	}
-	NOTE("exit() before every %u. of %u instructions", stride, *steps);
+	NOTE("exit() before every %u. of %u instructions", stride, *counted);
 }
-#else
-static void exit_anywhere(void)
-{
-	NOTE("exit() anywhere: single steps are for x86-64 only");
-}
-#endif
 
 /* ---- threads -------------------------------------------------------------------------------------------------------------- */
 
