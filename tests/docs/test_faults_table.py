@@ -47,6 +47,14 @@ def test_every_row_names_a_test_or_what_it_waits_for() -> None:
         assert waits or REFERENCE.search(row[-1]), f"{row[0]} has neither a test nor a reason"
 
 
+def test_a_row_s_tests_say_which_fault_they_keep_away() -> None:
+    for row in rows():
+        known = set(re.findall(r"\b(?:C\d{3}|D\d+)\b", row[0]))
+        texts = [(TOP / path).read_text() for path, _ in REFERENCE.findall(row[-1])]
+        named = set(re.findall(r"\b(?:C\d{3}|D\d+)\b", " ".join(texts)))
+        assert not texts or known <= named, f"no test of this row names {known - named}"
+
+
 def test_nothing_that_looks_like_a_test_is_misspelt() -> None:
     cells = " ".join(cell for row in rows() for cell in row)
     quoted = {word for word in re.findall(r"`([^`]*)`", cells) if word.startswith("tests/")}

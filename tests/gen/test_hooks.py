@@ -1,4 +1,5 @@
-"""Generated and hand-written hooks as a program meets them: what is refused never reaches the driver under a limit."""
+"""Generated and hand-written hooks as a program meets them: what is refused never reaches the driver under a limit
+(C004 among it)."""
 
 from __future__ import annotations
 

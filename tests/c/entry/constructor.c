@@ -1,4 +1,4 @@
-/* Libraries that use the driver in their constructors, loaded from four threads in four processes at once, while other
+/* C031: libraries that use the driver in their constructors, loaded from four threads in four processes at once, while other
  * threads allocate and look names up: everybody gets through, and the memory is charged.
  *
  * constructor LIBRARY: each thread loads a copy of its own, so that each has a constructor to run. */

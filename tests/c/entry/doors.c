@@ -1,4 +1,4 @@
-/* Every hooked name, through every way of looking it up by name, gives the hook; and nothing else does.
+/* D9: every hooked name, through every way of looking it up by name, gives the hook; and nothing else does.
  *
  * doors cuda|nvml. Built twice: linked to the library directly, and opening it as the runtime library does. */
 #include "entry_test.h"
@@ -30,7 +30,7 @@ static void check_name(const char *name, void *argument)
 	CHECK(dlsym(RTLD_DEFAULT, name) == by_handle, "RTLD_DEFAULT gives another %s", name);
 	/* A library with versions of any kind has none of this name: libc's own answer, not the driver's function. */
 	CHECK(!dlvsym(library->handle, name, "NOBODY_1"), "dlvsym gives a version of %s that nobody has", name);
-	/* The same again in the same thread: an interposer that remembers its last answer fails here. */
+	/* D9: the same again in the same thread: an interposer that remembers its last answer fails here. */
 	CHECK(look_up_next(name) == by_handle, "RTLD_NEXT gives %s of %s", name, owner_of(look_up_next(name)));
 	CHECK(look_up_next(name) == by_handle, "RTLD_NEXT gives %s of %s", name, owner_of(look_up_next(name)));
 	void *everything = dlopen(NULL, RTLD_LAZY);

@@ -1,4 +1,4 @@
-/* Names that begin like the driver's but are another library's stay that library's, in a process without a driver, and
+/* C028: names that begin like the driver's but are another library's stay that library's, in a process without a driver, and
  * with the shim preloaded from another place than it was installed in.
  *
  * foreign_names PLUGIN: copies the shim, starts itself again with the copy, and does its work there. */

@@ -1,4 +1,4 @@
-/* A process that has nothing to do with a GPU stays as it is: look-ups of names that begin like the driver's load
+/* D10, D24: a process that has nothing to do with a GPU stays as it is: look-ups of names that begin like the driver's load
  * nothing, open nothing and start nothing; its own globals and functions with names such as ours are its own. Built
  * with -rdynamic, without a driver in the library path. */
 #include "entry_test.h"

@@ -1,4 +1,4 @@
-/* A user's own preload that interposes dlsym and one entry point, before and after the shim.
+/* C029: a user's own preload that interposes dlsym and one entry point, before and after the shim.
  *
  * interposers before|after INTERPOSER: starts itself again with both preloaded in that order. Either way the program
  * ends, nobody is entered from within itself, and whoever asks for the next function behind him gets the hook, never

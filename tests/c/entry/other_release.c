@@ -1,4 +1,4 @@
-/* A driver of another release (fake_driver.c): what it lacks is not handed out and does not crash, what we do not know
+/* D12, C030: a driver of another release (fake_driver.c): what it lacks is not handed out and does not crash, what we do not know
  * goes through, and under a limit a newer version of a hooked entry point is refused.
  *
  * other_release free|limited DRIVER: opened by its path, so the shim must find what the program loaded, by its soname.

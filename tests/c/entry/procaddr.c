@@ -1,4 +1,4 @@
-/* cuGetProcAddress in both ABIs, fetched in every way, against the driver's own answers.
+/* D13, C025, C026: cuGetProcAddress in both ABIs, fetched in every way, against the driver's own answers.
  *
  * The driver's own function is the oracle: the result and the status must be the same, and the pointer is the driver's
  * or, where the driver answers with a function that we hook, the hook of that very function. */

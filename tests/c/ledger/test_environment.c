@@ -1,4 +1,4 @@
-/* Limits from the environment: the forms of each variable, which device a number means, and the ledger that a user's
+/* C056: limits from the environment: the forms of each variable, which device a number means, and the ledger that a user's
  * programs share without an agent. */
 #include "world.h"
 

@@ -1,4 +1,4 @@
-/* The hot calls make no system call and read no environment: they run in a process that may do nothing else. The bench
+/* C067: the hot calls make no system call and read no environment: they run in a process that may do nothing else. The bench
  * says how long they take. */
 #include "world.h"
 

@@ -1,4 +1,4 @@
-/* The ledger file: every way in which it can be unusable ends in a refusal with a reason, never in a fault, a hang or no
+/* D19, K03: the ledger file: every way in which it can be unusable ends in a refusal with a reason, never in a fault, a hang or no
  * limit; an empty one is made whole by whoever comes first, also when many do. */
 #include "world.h"
 

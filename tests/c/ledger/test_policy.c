@@ -1,4 +1,4 @@
-/* The policy file: where it is looked for, what makes it unusable (each way ends closed, none unlimited), and what a
+/* C054, C061, D8: the policy file: where it is looked for, what makes it unusable (each way ends closed, none unlimited), and what a
  * running process makes of a change. */
 #include "world.h"
 

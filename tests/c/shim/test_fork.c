@@ -1,4 +1,4 @@
-/* D23, K03: a child that was forked after its parent allocated begins with nothing of its own: what the parent holds
+/* D23, K03, C020: a child that was forked after its parent allocated begins with nothing of its own: what the parent holds
  * stays charged once, the child's frees of the parent's addresses are the driver's business, and its end gives back its
  * own.
  */

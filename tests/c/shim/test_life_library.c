@@ -35,9 +35,9 @@ struct plugin {
 static struct plugin load(void)
 {
 	struct plugin p = {.handle = open_library(plugin_path)};
-	p.start = (CUresult(*)(void))function(p.handle, "plugin_start");
-	p.take = (CUresult(*)(CUdeviceptr *, size_t))function(p.handle, "plugin_take");
-	p.give = (CUresult(*)(CUdeviceptr))function(p.handle, "plugin_give");
+	p.start = (CUresult (*)(void))function(p.handle, "plugin_start");
+	p.take = (CUresult (*)(CUdeviceptr *, size_t))function(p.handle, "plugin_take");
+	p.give = (CUresult (*)(CUdeviceptr))function(p.handle, "plugin_give");
 	p.leave = (void (*)(CUdeviceptr))function(p.handle, "plugin_leave");
 	return p;
 }
@@ -55,8 +55,8 @@ static void driver_closed(void)
 	for (int i = 0; i < 20; i++) {
 		void *handle = open_library("libcuda.so.1");
 		__typeof__(&cuInit) init = (__typeof__(&cuInit))function(handle, "cuInit");
-		__typeof__(&cuDevicePrimaryCtxRetain) retain = (__typeof__(&cuDevicePrimaryCtxRetain))function(
-		        handle, "cuDevicePrimaryCtxRetain");
+		__typeof__(&cuDevicePrimaryCtxRetain) retain =
+		        (__typeof__(&cuDevicePrimaryCtxRetain))function(handle, "cuDevicePrimaryCtxRetain");
 		__typeof__(&cuCtxSetCurrent) use = (__typeof__(&cuCtxSetCurrent))function(handle, "cuCtxSetCurrent");
 		__typeof__(&cuMemAlloc_v2) take = (__typeof__(&cuMemAlloc_v2))function(handle, "cuMemAlloc_v2");
 		__typeof__(&cuMemFree_v2) give = (__typeof__(&cuMemFree_v2))function(handle, "cuMemFree_v2");

@@ -23,7 +23,8 @@ static pid_t in_namespace(void (*body)(int), int argument)
 	CHECK(pid >= 0, "fork");
 	if (pid == 0) {
 		CHECK(getpid() == 1, "pid %d", getpid());
-		if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 || mount("proc", "/proc", "proc", 0, NULL) != 0)
+		if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
+		    mount("proc", "/proc", "proc", 0, NULL) != 0)
 			SKIP("no right to mount /proc");
 		body(argument);
 		_exit(0);

@@ -176,8 +176,8 @@ static bool by_freezer(pid_t pid, bool stop)
 		snprintf(directory, sizeof(directory), "%s/partage-test-%d", roots[i], getpid());
 		if (stop && (mkdir(directory, 0755) != 0 || !write_text(directory, "cgroup.procs", number)))
 			continue;
-		bool done = i ? write_text(directory, "cgroup.freeze", stop ? "1" : "0") :
-		                write_text(directory, "freezer.state", stop ? "FROZEN" : "THAWED");
+		bool done = i ? write_text(directory, "cgroup.freeze", stop ? "1" : "0")
+		              : write_text(directory, "freezer.state", stop ? "FROZEN" : "THAWED");
 		if (!stop || !done) {
 			write_text(roots[i], "cgroup.procs", number);
 			rmdir(directory);
