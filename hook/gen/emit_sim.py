@@ -26,6 +26,7 @@ EARLY = {
 #: Calls that no stream capture sees, so that one of the wrong mode forbids them (hook/sim/capture.h): synchronous ones.
 _UNSAFE = re.compile(
     r"cuMemAlloc(Pitch|Managed|Host)?|cuMemFree(Host)?|cuMemHost(Alloc|Register|Unregister)|cuCtxSynchronize|"
+    r"cuArray(3D)?Create|cuArrayDestroy|cuMipmappedArray(Create|Destroy)|"
     r"cuStream(Synchronize|Query)|"
     r"cuMemcpy(Peer|HtoD|DtoH|DtoD|DtoA|AtoD|HtoA|AtoH|AtoA|2D|2DUnaligned|3D|3DPeer)?|cuMemsetD(2D)?(8|16|32)"
 )

@@ -280,6 +280,7 @@ static void forked(void)
 	vgpu_contexts_forked();
 	vgpu_libraries_forked();
 	vgpu_managed_forked();
+	vgpu_arrays_forked();
 }
 
 void vgpu_memory_watch_fork(void)

@@ -114,5 +114,6 @@ void vgpu_contexts_forked(void);
 void vgpu_greens_forked(void);
 void vgpu_libraries_forked(void);
 void vgpu_managed_forked(void);
+void vgpu_arrays_forked(void);
 
 #endif

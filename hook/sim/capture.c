@@ -180,21 +180,8 @@ CUresult sim_capture_copy(struct sim_stream *stream, const struct sim_box *box, 
                           const struct sim_place *src)
 {
 	CUgraphNodeParams params = {.type = CU_GRAPH_NODE_TYPE_MEMCPY};
-	CUDA_MEMCPY3D *copy = &params.memcpy.copyParams;
 	params.memcpy.copyCtx = (CUcontext)stream->context;
-	copy->dstMemoryType = dst->device ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
-	copy->dstDevice = dst->device ? box->dst : 0;
-	copy->dstHost = dst->device ? NULL : (void *)(uintptr_t)box->dst;
-	copy->dstPitch = box->dst_pitch ? box->dst_pitch : box->width;
-	copy->dstHeight = box->dst_slice ? box->dst_slice / copy->dstPitch : box->height;
-	copy->srcMemoryType = src->device ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
-	copy->srcDevice = src->device ? box->src : 0;
-	copy->srcHost = src->device ? NULL : (const void *)(uintptr_t)box->src;
-	copy->srcPitch = box->src_pitch ? box->src_pitch : box->width;
-	copy->srcHeight = box->src_slice ? box->src_slice / copy->srcPitch : box->height;
-	copy->WidthInBytes = box->width;
-	copy->Height = box->height;
-	copy->Depth = box->depth;
+	sim_box_params(box, dst, src, &params.memcpy.copyParams);
 	return sim_capture_node(stream, &params);
 }
 

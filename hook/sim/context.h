@@ -10,6 +10,9 @@ void sim_memory_space_free(struct sim_context *context);
 /* pool.c: the last context on the device is gone, and with it what its pool held. */
 void sim_pools_close(int device);
 
+/* array.c: what it owns of arrays and mip-maps is gone. */
+void sim_arrays_destroy(struct sim_context *context);
+
 bool sim_context_flags_valid(unsigned flags);         /* context.c: as cuCtxCreate takes them */
 void sim_limits_init(struct sim_context *context);   /* context_state.c */
 bool sim_devices_peer(int device, int other);         /* device.c: one can reach the other's memory */

@@ -42,7 +42,9 @@ void sim_copy_run(void *arg)
 	struct sim_box box;
 
 	memcpy(&box, arg, sizeof box);
-	for (size_t z = 0; z < box.depth; z++) {
+	if (box.dst_array || box.src_array)
+		sim_copy_arrays(&box);
+	for (size_t z = 0; z < box.depth && !box.dst_array && !box.src_array; z++) {
 		for (size_t y = 0; y < box.height; y++)
 			memmove((char *)(uintptr_t)box.dst + z * box.dst_slice + y * box.dst_pitch,
 			        (char *)(uintptr_t)box.src + z * box.src_slice + y * box.src_pitch, box.width);
@@ -61,6 +63,7 @@ static bool stage(struct sim_box *box)
 	gather.dst = (uint64_t)(uintptr_t)box->staging;
 	gather.dst_pitch = box->width;
 	gather.dst_slice = box->width * box->height;
+	gather.dst_array = NULL;
 	gather.staging = NULL;
 	sim_copy_run(&gather);
 	box->src = gather.dst;

@@ -1,9 +1,9 @@
 /* copy_box.c: copies of rows and of layers of rows: cuMemcpy2D, cuMemcpy3D, their asynchronous and peer forms.
  *
  * Called by programs. Each form is read into two *ends* and an extent and becomes one copy (copy.h). What can go wrong:
- * a pitch that is less than a row, a region outside its allocation (CUDA_ERROR_INVALID_VALUE); an end that is a CUDA
- * array (CUDA_ERROR_NOT_SUPPORTED).
+ * a pitch that is less than a row, a region outside its allocation or array (CUDA_ERROR_INVALID_VALUE).
  */
+#include "array.h"
 #include "context.h"
 #include "copy.h"
 #include "sim_impl.h"
@@ -12,6 +12,7 @@ struct end {
 	CUmemorytype type;
 	const void *host;
 	CUdeviceptr device;
+	CUarray array;
 	size_t x, y, z;
 	size_t pitch, height;
 	struct sim_context *context;
@@ -33,8 +34,6 @@ static CUresult side_of(const struct end *end, enum sim_side *side, uint64_t *ba
 		*side = end->type == CU_MEMORYTYPE_DEVICE ? SIM_SIDE_DEVICE : SIM_SIDE_ANY;
 		*base = end->device;
 		return CUDA_SUCCESS;
-	case CU_MEMORYTYPE_ARRAY:
-		return CUDA_ERROR_NOT_SUPPORTED;
 	default:
 		return CUDA_ERROR_INVALID_VALUE;
 	}
@@ -61,32 +60,56 @@ static CUresult measure(const struct end *end, const struct extent *extent, size
 	return CUDA_SUCCESS;
 }
 
+/* One end of a box. */
+struct side {
+	uint64_t *start;
+	size_t *pitch, *slice;
+	struct sim_array **array;
+	struct sim_spot *at;
+	struct sim_place *place;
+};
+
+static CUresult resolve_array(const struct end *end, const struct extent *extent, struct side *side)
+{
+	struct sim_array *array = sim_array_of(end->array);
+
+	if (!array)
+		return CUDA_ERROR_INVALID_HANDLE;
+	*side->array = array;
+	*side->at = (struct sim_spot){end->x, end->y, end->z};
+	*side->place = (struct sim_place){.device = true};
+	return sim_array_part(array, side->at, extent->width, extent->height, extent->depth);
+}
+
 static CUresult resolve(struct sim_context *context, const struct end *end, const struct extent *extent, bool write,
-                        uint64_t *start, size_t *pitch, size_t *slice, struct sim_place *place)
+                        struct side *to)
 {
 	enum sim_side side;
 	uint64_t base, first, bytes;
-	CUresult result = side_of(end, &side, &base);
 
+	if (end->type == CU_MEMORYTYPE_ARRAY)
+		return resolve_array(end, extent, to);
+	CUresult result = side_of(end, &side, &base);
 	if (result == CUDA_SUCCESS)
-		result = measure(end, extent, pitch, slice, &first, &bytes);
+		result = measure(end, extent, to->pitch, to->slice, &first, &bytes);
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (!base || first > UINT64_MAX - base)
 		return CUDA_ERROR_INVALID_VALUE;
-	*start = base + first;
-	return sim_place_of(end->context ? end->context : context, side, *start, bytes, write, place);
+	*to->start = base + first;
+	return sim_place_of(end->context ? end->context : context, side, *to->start, bytes, write, to->place);
 }
 
 static CUresult resolve_both(struct sim_context *context, const struct end *dst, const struct end *src,
                              const struct extent *extent, struct sim_box *box, struct sim_place *dst_place,
                              struct sim_place *src_place)
 {
+	struct side to = {&box->dst, &box->dst_pitch, &box->dst_slice, &box->dst_array, &box->dst_at, dst_place},
+	            from = {&box->src, &box->src_pitch, &box->src_slice, &box->src_array, &box->src_at, src_place};
+
 	*box = (struct sim_box){.width = extent->width, .height = extent->height, .depth = extent->depth};
-	CUresult result = resolve(context, dst, extent, true, &box->dst, &box->dst_pitch, &box->dst_slice, dst_place);
-	if (result == CUDA_SUCCESS)
-		result = resolve(context, src, extent, false, &box->src, &box->src_pitch, &box->src_slice, src_place);
-	return result;
+	CUresult result = resolve(context, dst, extent, true, &to);
+	return result == CUDA_SUCCESS ? resolve(context, src, extent, false, &from) : result;
 }
 
 static CUresult copy(const struct end *dst, const struct end *src, const struct extent *extent, CUstream stream,
@@ -108,6 +131,7 @@ static CUresult copy(const struct end *dst, const struct end *src, const struct 
 	{.type = (p)->end##MemoryType,                                                                                 \
 	 .host = (p)->end##Host,                                                                                       \
 	 .device = (p)->end##Device,                                                                                   \
+	 .array = (p)->end##Array,                                                                                     \
 	 .x = (p)->end##XInBytes,                                                                                      \
 	 .y = (p)->end##Y,                                                                                             \
 	 .pitch = (p)->end##Pitch}
@@ -115,6 +139,7 @@ static CUresult copy(const struct end *dst, const struct end *src, const struct 
 	{.type = (p)->end##MemoryType,                                                                                 \
 	 .host = (p)->end##Host,                                                                                       \
 	 .device = (p)->end##Device,                                                                                   \
+	 .array = (p)->end##Array,                                                                                     \
 	 .x = (p)->end##XInBytes,                                                                                      \
 	 .y = (p)->end##Y,                                                                                             \
 	 .z = (p)->end##Z,                                                                                             \
@@ -130,6 +155,39 @@ CUresult sim_box_of(struct sim_context *context, const CUDA_MEMCPY3D *p, struct 
 	if (!extent.width || !extent.height || !extent.depth)
 		return CUDA_ERROR_INVALID_VALUE;
 	return resolve_both(context, &dst, &src, &extent, box, dst_place, src_place);
+}
+
+static CUmemorytype type_of(const struct sim_array *array, const struct sim_place *place)
+{
+	return array ? CU_MEMORYTYPE_ARRAY : place->device ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
+}
+
+void sim_box_params(const struct sim_box *box, const struct sim_place *dst, const struct sim_place *src,
+                    CUDA_MEMCPY3D *params)
+{
+	*params = (CUDA_MEMCPY3D){.WidthInBytes = box->width, .Height = box->height, .Depth = box->depth};
+	params->dstMemoryType = type_of(box->dst_array, dst);
+	if (params->dstMemoryType == CU_MEMORYTYPE_DEVICE)
+		params->dstDevice = box->dst;
+	else if (params->dstMemoryType == CU_MEMORYTYPE_HOST)
+		params->dstHost = (void *)(uintptr_t)box->dst;
+	params->dstArray = (CUarray)box->dst_array;
+	params->dstXInBytes = box->dst_at.x;
+	params->dstY = box->dst_at.y;
+	params->dstZ = box->dst_at.z;
+	params->dstPitch = box->dst_pitch ? box->dst_pitch : box->width;
+	params->dstHeight = box->dst_slice ? box->dst_slice / params->dstPitch : box->height;
+	params->srcMemoryType = type_of(box->src_array, src);
+	if (params->srcMemoryType == CU_MEMORYTYPE_DEVICE)
+		params->srcDevice = box->src;
+	else if (params->srcMemoryType == CU_MEMORYTYPE_HOST)
+		params->srcHost = (const void *)(uintptr_t)box->src;
+	params->srcArray = (CUarray)box->src_array;
+	params->srcXInBytes = box->src_at.x;
+	params->srcY = box->src_at.y;
+	params->srcZ = box->src_at.z;
+	params->srcPitch = box->src_pitch ? box->src_pitch : box->width;
+	params->srcHeight = box->src_slice ? box->src_slice / params->srcPitch : box->height;
 }
 
 static CUresult copy_2d(const CUDA_MEMCPY2D *p, CUstream stream, bool synchronous)

@@ -81,6 +81,7 @@ struct sim_context {
 	struct sim_memory_space *memory; /* memory.c: packing of small blocks */
 	int error; /* sticky CUresult that all further work gets; atomic; 0 = none */
 	struct sim_module *modules; /* module.c: list of the modules loaded into it */
+	struct sim_texels *arrays; /* array.c: arrays and mip-maps made in it */
 	/* context.c's own */
 	unsigned attached; /* cuCtxAttach; created contexts only */
 	unsigned api_version;
@@ -166,7 +167,11 @@ enum sim_tag {
 	SIM_TAG_USER_OBJECT,
 	SIM_TAG_GREEN,
 	SIM_TAG_GREEN_CONTEXT, /* a green context as a context */
-	SIM_TAG_RESOURCE_DESC
+	SIM_TAG_RESOURCE_DESC,
+	SIM_TAG_ARRAY,
+	SIM_TAG_MIPMAP,
+	SIM_TAG_TEXREF,
+	SIM_TAG_SURFREF
 };
 void sim_handle_add(void *handle, enum sim_tag tag);
 bool sim_handle_is(const void *handle, enum sim_tag tag); /* live and of this kind */

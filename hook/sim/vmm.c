@@ -159,6 +159,12 @@ static void put_allocation(struct sim_allocation *allocation)
 	free(allocation);
 }
 
+void sim_allocation_unmapped(struct sim_allocation *allocation)
+{
+	allocation->mappings--;
+	put_allocation(allocation);
+}
+
 static CUresult check_location(const CUmemLocation *location, int *device)
 {
 	*device = -1;
@@ -383,8 +389,7 @@ static CUresult unmap(uint64_t start, uint64_t size)
 		struct sim_allocation *allocation = block->allocation;
 		sim_block_remove(block);
 		free(block);
-		allocation->mappings--;
-		put_allocation(allocation);
+		sim_allocation_unmapped(allocation);
 	}
 	return CUDA_SUCCESS;
 }

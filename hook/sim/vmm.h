@@ -30,6 +30,8 @@ struct sim_allocation {
 struct sim_allocation *sim_allocation_from(CUmemGenericAllocationHandle handle);
 /* vmm_share.c: gives up this process's hold on a share; true: nobody else has one. */
 bool sim_shared_put(struct sim_allocation *allocation);
+/* One mapping of it less; frees it with the last one, if it is released. */
+void sim_allocation_unmapped(struct sim_allocation *allocation);
 /* Makes it a live handle with one reference. Without the mutex. */
 CUresult sim_allocation_publish(struct sim_allocation *allocation, CUmemGenericAllocationHandle *out);
 

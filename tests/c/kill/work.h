@@ -17,11 +17,13 @@ enum work_kind {
 	WORK_GRAPH,
 	WORK_GREEN,
 	WORK_OWNPOOL,
+	WORK_ARRAY,
+	WORK_MIPMAP,
 	WORK_KINDS
 };
 
-static const char *const work_name[WORK_KINDS] = {"plain", "small", "managed", "pitched", "async",
-                                                  "vmm",   "graph", "green",   "ownpool"};
+static const char *const work_name[WORK_KINDS] = {"plain", "small", "managed", "pitched", "async", "vmm",
+                                                  "graph", "green", "ownpool", "array",   "mipmap"};
 
 struct work {
 	CUdeviceptr p;
@@ -30,6 +32,8 @@ struct work {
 	CUgraphExec exec;
 	CUgreenCtx green;
 	CUmemoryPool pool;
+	CUarray array;
+	CUmipmappedArray mipmap;
 	size_t bytes;
 };
 
@@ -113,6 +117,19 @@ static inline CUresult work_from_own(struct work *w)
 	return result;
 }
 
+/* Rows of 16 KiB; a size that no array may have takes many layers. */
+static inline CUresult work_array(struct work *w, unsigned levels)
+{
+	CUDA_ARRAY3D_DESCRIPTOR d = {
+	        .Width = 4096, .Height = w->bytes >> 14, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 1};
+	if (d.Height > 32768) {
+		d.Depth = d.Height / 4096 + 1;
+		d.Height = 4096;
+		d.Flags = CUDA_ARRAY3D_LAYERED;
+	}
+	return levels ? cuMipmappedArrayCreate(&w->mipmap, &d, levels) : cuArray3DCreate(&w->array, &d);
+}
+
 /* The driver's result; CUDA_ERROR_OUT_OF_MEMORY leaves nothing behind. */
 static inline CUresult work_alloc(enum work_kind kind, struct work *w, size_t bytes)
 {
@@ -140,6 +157,10 @@ static inline CUresult work_alloc(enum work_kind kind, struct work *w, size_t by
 		return work_green(w);
 	case WORK_OWNPOOL:
 		return work_from_own(w);
+	case WORK_ARRAY:
+		return work_array(w, 0);
+	case WORK_MIPMAP:
+		return work_array(w, 3);
 	default:
 		return CUDA_ERROR_INVALID_VALUE;
 	}
@@ -167,6 +188,10 @@ static inline CUresult work_free(enum work_kind kind, struct work *w)
 	case WORK_GREEN:
 		result = cuGreenCtxDestroy(w->green);
 		return result == CUDA_SUCCESS ? cuMemFree(w->p) : result;
+	case WORK_ARRAY:
+		return cuArrayDestroy(w->array);
+	case WORK_MIPMAP:
+		return cuMipmappedArrayDestroy(w->mipmap);
 	default:
 		return cuMemFree(w->p);
 	}

@@ -605,6 +605,21 @@ static CUresult fake_cuCtxGetLimit(size_t *value, CUlimit which)
 	return CUDA_SUCCESS;
 }
 
+void fake_hold(int64_t bytes)
+{
+	enter();
+	physical += (uint64_t)bytes;
+	leave();
+}
+
+bool fake_fails(const char *call, CUresult *error)
+{
+	pthread_mutex_lock(&lock);
+	bool is = fails(call, error);
+	pthread_mutex_unlock(&lock);
+	return is;
+}
+
 void *vgpu_real[VGPU_REALS];
 
 #define CASE(name, function)                                                                                           \
@@ -631,6 +646,13 @@ void *vgpu_real_fn(unsigned index)
 		CASE(cuMemRetainAllocationHandle, fake_cuMemRetainAllocationHandle);
 		CASE(cuDevicePrimaryCtxRetain, fake_cuDevicePrimaryCtxRetain);
 		CASE(cuDevicePrimaryCtxRelease_v2, fake_cuDevicePrimaryCtxRelease_v2);
+		CASE(cuArrayCreate_v2, fake_cuArrayCreate_v2);
+		CASE(cuArray3DCreate_v2, fake_cuArray3DCreate_v2);
+		CASE(cuArrayDestroy, fake_cuArrayDestroy);
+		CASE(cuArrayGetMemoryRequirements, fake_cuArrayGetMemoryRequirements);
+		CASE(cuMipmappedArrayCreate, fake_cuMipmappedArrayCreate);
+		CASE(cuMipmappedArrayDestroy, fake_cuMipmappedArrayDestroy);
+		CASE(cuMipmappedArrayGetMemoryRequirements, fake_cuMipmappedArrayGetMemoryRequirements);
 		CASE(cuCtxGetCurrent, fake_cuCtxGetCurrent);
 		CASE(cuCtxSetLimit, fake_cuCtxSetLimit);
 		CASE(cuCtxGetLimit, fake_cuCtxGetLimit);

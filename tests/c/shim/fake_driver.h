@@ -26,4 +26,19 @@ void fake_pitch(uint64_t unit); /* rows are a multiple of this (512) */
 void fake_busy(bool busy);         /* streams have work that has not run */
 void fake_fail_next(const char *call, CUresult error); /* the next call of this name fails */
 
+/* For the other files of the driver. */
+void fake_hold(int64_t bytes); /* so much more is held */
+bool fake_fails(const char *call, CUresult *error); /* is it this call's turn to fail? */
+
+/* fake_arrays.c */
+void fake_old_arrays(bool is); /* a driver that does not say what an array needs */
+CUresult fake_cuArray3DCreate_v2(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR *d);
+CUresult fake_cuArrayCreate_v2(CUarray *out, const CUDA_ARRAY_DESCRIPTOR *d);
+CUresult fake_cuArrayDestroy(CUarray handle);
+CUresult fake_cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *out, CUarray handle, CUdevice device);
+CUresult fake_cuMipmappedArrayCreate(CUmipmappedArray *out, const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned int levels);
+CUresult fake_cuMipmappedArrayDestroy(CUmipmappedArray handle);
+CUresult fake_cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *out, CUmipmappedArray handle,
+                                                    CUdevice device);
+
 #endif

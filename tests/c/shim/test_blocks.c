@@ -1,6 +1,6 @@
 /* D3, D3b, D8b, D16, C009, C013, C034, C039: what plain, managed and pitched blocks cost, and what a program can see of
  * it. Blocks of 2 MiB and more cost their size rounded up to 2 MiB, small ones the granules they lie in; a double free
- * gives nothing back; arrays and shared handles are refused; attributes of pointers are the driver's own.
+ * gives nothing back; shared handles are refused; attributes of pointers are the driver's own.
  */
 #include <nvml.h>
 
@@ -84,11 +84,8 @@ static void managed(void)
 
 static void refused_kinds(void)
 {
-	CUDA_ARRAY_DESCRIPTOR d = {.Width = 1024, .Height = 1024, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 1};
-	CUarray array;
 	CUdeviceptr p;
 	CUipcMemHandle ipc;
-	IS(cuArrayCreate_v2(&array, &d), CUDA_ERROR_NOT_SUPPORTED);
 	OK(cuMemAlloc_v2(&p, GRANULE));
 	IS(cuIpcGetMemHandle(&ipc, p), CUDA_ERROR_NOT_SUPPORTED);
 	OK(cuMemFree_v2(p));

@@ -21,6 +21,8 @@ struct live {
 	CUmemGenericAllocationHandle handle;
 	uint64_t bytes;
 	CUdeviceptr mapped;
+	CUarray array;
+	CUmipmappedArray mipmap;
 };
 
 static uint64_t random_size(unsigned *seed)
@@ -56,12 +58,33 @@ static void create_and_map(struct live *l, uint64_t bytes, CUdeviceptr at)
 	}
 }
 
+static void make_array(struct live *l, unsigned *seed)
+{
+	unsigned r = (unsigned)rand_r(seed);
+	CUDA_ARRAY3D_DESCRIPTOR d = {.Width = 1 + r % 3000,
+	                             .Height = (r >> 8) % 5 ? 1 + (r >> 12) % 2000 : 0,
+	                             .Format = CU_AD_FORMAT_FLOAT,
+	                             .NumChannels = 1u << r % 3};
+	CUDA_ARRAY_DESCRIPTOR flat = {d.Width, d.Height, d.Format, d.NumChannels};
+	if (r % 3 == 0)
+		hook_cuMipmappedArrayCreate(&l->mipmap, &d, 1 + (r >> 5) % 4);
+	else if (r % 3 == 1)
+		hook_cuArray3DCreate_v2(&l->array, &d);
+	else
+		hook_cuArrayCreate_v2(&l->array, &flat);
+}
+
+static bool is_live(const struct live *l)
+{
+	return l->p != 0 || l->handle != 0 || l->array != NULL || l->mipmap != NULL;
+}
+
 static void allocate(struct live *l, unsigned *seed, CUstream stream, CUdeviceptr map_at)
 {
 	uint64_t bytes = random_size(seed);
 	size_t pitch;
 	*l = (struct live){0};
-	switch (rand_r(seed) % 6) {
+	switch (rand_r(seed) % 8) {
 	case 0:
 		hook_cuMemAllocManaged(&l->p, bytes, CU_MEM_ATTACH_GLOBAL);
 		break;
@@ -75,6 +98,10 @@ static void allocate(struct live *l, unsigned *seed, CUstream stream, CUdevicept
 	case 4:
 		create_and_map(l, bytes, map_at);
 		break;
+	case 5:
+	case 6:
+		make_array(l, seed);
+		break;
 	default:
 		hook_cuMemAlloc_v2(&l->p, bytes);
 	}
@@ -86,6 +113,10 @@ static void release(struct live *l, unsigned *seed, CUstream stream)
 		CHECK(hook_cuMemUnmap(l->mapped, l->bytes) == CUDA_SUCCESS, "unmap");
 	if (l->handle != 0)
 		CHECK(hook_cuMemRelease(l->handle) == CUDA_SUCCESS, "release");
+	if (l->array != NULL)
+		CHECK(hook_cuArrayDestroy(l->array) == CUDA_SUCCESS, "destroy of an array");
+	if (l->mipmap != NULL)
+		CHECK(hook_cuMipmappedArrayDestroy(l->mipmap) == CUDA_SUCCESS, "destroy of a mip-map");
 	if (l->p != 0 && rand_r(seed) % 2)
 		CHECK(hook_cuMemFree_v2(l->p) == CUDA_SUCCESS, "free");
 	else if (l->p != 0)
@@ -102,7 +133,7 @@ static void *worker(void *argument)
 	for (unsigned i = 0; i < rounds; i++) {
 		struct live *l = &live[(unsigned)rand_r(&seed) % LIVE];
 		CUcontext context;
-		if (l->p != 0 || l->handle != 0)
+		if (is_live(l))
 			release(l, &seed, stream);
 		else
 			allocate(l, &seed, stream, (id * LIVE + (uintptr_t)(l - live)) << 40);
@@ -147,6 +178,7 @@ int main(int argc, char **argv)
 	for (unsigned kept = 0; kept < 3; kept++) { /* release threshold of the pool: nothing, some, everything */
 		fake_reset(LIMIT);
 		fake_keep(kept == 2 ? UINT64_MAX : kept * 200 * MIB);
+		fake_old_arrays(kept == 1);
 		race(1);
 		fake_reset(LIMIT);
 		fake_keep(kept == 2 ? UINT64_MAX : kept * 200 * MIB);

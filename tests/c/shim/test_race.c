@@ -22,6 +22,8 @@ struct held_block {
 	CUgraphExec exec;
 	CUgreenCtx green;
 	CUmemoryPool pool;
+	CUarray array;
+	CUmipmappedArray mipmap;
 	size_t size;
 };
 
@@ -106,11 +108,23 @@ static CUresult get_from_own(struct held_block *b, size_t size)
 	return error;
 }
 
+/* Rows of 4096 floats, or of bytes for small ones; a mip-map takes a third more. */
+static CUresult create_array(struct held_block *b, size_t size, bool mipmap)
+{
+	CUDA_ARRAY3D_DESCRIPTOR d = {
+	        .Width = 4096, .Height = size >> 14 ? size >> 14 : 0, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 1};
+	CUDA_ARRAY_DESCRIPTOR flat = {d.Width, d.Height, d.Format, d.NumChannels};
+	if (mipmap)
+		return cuMipmappedArrayCreate(&b->mipmap, &d, racing ? 1 + size % 5 : 1);
+	return size % 2 ? cuArray3DCreate_v2(&b->array, &d) : cuArrayCreate_v2(&b->array, &flat);
+}
+
 /* One kind, or a kind for each block. */
 static const char *kind_of(size_t size)
 {
-	static const char *const all[] = {"plain", "managed", "pitched", "async", "pool", "vmm", "graph", "ownpool"};
-	return strcmp(kind, "mixed") == 0 ? all[size / 7 % 8] : kind;
+	static const char *const all[] = {"plain", "managed", "pitched", "async", "pool",
+	                                  "vmm",   "graph",   "ownpool", "array", "mipmap"};
+	return strcmp(kind, "mixed") == 0 ? all[size / 7 % 10] : kind;
 }
 
 static CUresult get(struct held_block *b, size_t size)
@@ -137,6 +151,8 @@ static CUresult get(struct held_block *b, size_t size)
 		return launch_graph(b, size);
 	if (strcmp(own, "green") == 0)
 		return create_green(b, size);
+	if (strcmp(own, "array") == 0 || strcmp(own, "mipmap") == 0)
+		return create_array(b, size, strcmp(own, "mipmap") == 0);
 	return cuMemAlloc_v2(&b->p, size);
 }
 
@@ -147,6 +163,10 @@ static void put(struct held_block *b)
 		OK(cuMemAddressFree(b->p, b->size));
 	} else if (strcmp(b->kind, "graph") == 0) {
 		drop_graph(b);
+	} else if (strcmp(b->kind, "array") == 0) {
+		OK(cuArrayDestroy(b->array));
+	} else if (strcmp(b->kind, "mipmap") == 0) {
+		OK(cuMipmappedArrayDestroy(b->mipmap));
 	} else if (strcmp(b->kind, "async") == 0 || strstr(b->kind, "pool") != NULL) {
 		OK(cuMemFreeAsync(b->p, NULL));
 	} else {
