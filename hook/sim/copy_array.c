@@ -1,8 +1,8 @@
 /* copy_array.c: copies with a CUDA array at an end: what runs them, and cuMemcpyAtoA, AtoD, DtoA, AtoH and HtoA.
  *
  * Called by programs and, for cuMemcpy2D and 3D, by copy_box.c and copy_batch.c. The old linear forms name bytes of the
- * array's first row. A region must lie in the array and be made of whole elements (CUDA_ERROR_INVALID_VALUE); a handle
- * must be live (CUDA_ERROR_INVALID_HANDLE), also when a graph runs later: then the copy does nothing.
+ * array's first row. A region must lie in the array and be made of whole elements, and a handle
+ * must be live (CUDA_ERROR_INVALID_VALUE). A graph that runs when the array is gone copies nothing.
  */
 #include <string.h>
 
@@ -79,7 +79,7 @@ static CUresult resolve(struct sim_context *context, const struct end *end, size
 	}
 	*array = sim_array_of(end->array);
 	*spot = (struct sim_spot){.x = end->at};
-	return *array ? sim_array_part(*array, spot, n, 1, 1) : CUDA_ERROR_INVALID_HANDLE;
+	return *array ? sim_array_part(*array, spot, n, 1, 1) : CUDA_ERROR_INVALID_VALUE;
 }
 
 static CUresult copy(struct end dst, struct end src, size_t n, CUstream stream, bool synchronous)

@@ -74,7 +74,7 @@ static CUresult resolve_array(const struct end *end, const struct extent *extent
 	struct sim_array *array = sim_array_of(end->array);
 
 	if (!array)
-		return CUDA_ERROR_INVALID_HANDLE;
+		return CUDA_ERROR_INVALID_VALUE;
 	*side->array = array;
 	*side->at = (struct sim_spot){end->x, end->y, end->z};
 	*side->place = (struct sim_place){.device = true};

@@ -149,7 +149,7 @@ static void one_row(void)
 	GIVES(CUDA_ERROR_INVALID_VALUE, cuMemcpyHtoA(a, 4, host, 8));     /* half an element */
 	GIVES(CUDA_ERROR_INVALID_VALUE, cuMemcpyHtoA(a, 0, host, 12));
 	OK(cuArrayDestroy(b));
-	GIVES(CUDA_ERROR_INVALID_HANDLE, cuMemcpyAtoH(back, b, 0, 8));
+	GIVES(CUDA_ERROR_INVALID_VALUE, cuMemcpyAtoH(back, b, 0, 8));
 	OK(cuArrayDestroy(a));
 	OK(cuMemFree(p));
 }

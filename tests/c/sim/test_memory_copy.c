@@ -109,7 +109,7 @@ static void in_two_dimensions(void)
 	copy.dstPitch = 4 * MIB;
 	GIVES(CUDA_ERROR_INVALID_VALUE, cuMemcpy2D(&copy));
 	copy.dstMemoryType = CU_MEMORYTYPE_ARRAY;
-	GIVES(CUDA_ERROR_NOT_SUPPORTED, cuMemcpy2D(&copy));
+	GIVES(CUDA_ERROR_INVALID_VALUE, cuMemcpy2D(&copy));
 }
 
 static void in_three_dimensions(CUstream stream)
