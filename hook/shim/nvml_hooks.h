@@ -18,5 +18,7 @@ struct vgpu_process {
 /* Those that have something charged on the device, at most `room` are stored; returns how many there are. Their bytes
  * add up to what is used. */
 unsigned vgpu_processes(int index, struct vgpu_process *out, unsigned room);
+/* Gives back what processes that have died had charged: what is used and who uses it are told of one moment. */
+void vgpu_forget_dead(void);
 
 #endif

@@ -37,7 +37,8 @@ static unsigned list_slots(struct ptg_ledger *ledger, int index, struct vgpu_pro
 	return n;
 }
 
-/* The watcher's correction belongs to the contexts: an equal part to each process, so that the sum is what is used. */
+/* The watcher's correction belongs to the contexts: an equal part to each process, so that the sum is what is used. Where
+ * less is used than was charged, each has its part of that. */
 static void spread(struct vgpu_process *process, unsigned n, uint64_t used)
 {
 	uint64_t sum = 0;
@@ -48,12 +49,24 @@ static void spread(struct vgpu_process *process, unsigned n, uint64_t used)
 		process[i].bytes += part;
 		sum += part;
 	}
+	uint64_t before = 0, after = 0;
 	for (unsigned i = 0; i < n && used < sum; i++) {
-		uint64_t part = (sum - used + (n - i) - 1) / (n - i);
-		part = part < process[i].bytes ? part : process[i].bytes;
-		process[i].bytes -= part;
-		sum -= part;
+		before += process[i].bytes;
+		uint64_t upto = (uint64_t)((unsigned __int128)before * used / sum);
+		process[i].bytes = upto - after;
+		after = upto;
 	}
+}
+
+void vgpu_forget_dead(void)
+{
+	struct vgpu_state *s = vgpu_state();
+	if (s == NULL)
+		return;
+	vgpu_lock(&s->lock);
+	if (vgpu_ledger_ready(s))
+		vgpu_slot_reclaim(&s->ledger, s->slot, PTG_SLOTS);
+	vgpu_unlock(&s->lock);
 }
 
 unsigned vgpu_processes(int index, struct vgpu_process *out, unsigned room)
@@ -68,8 +81,11 @@ unsigned vgpu_processes(int index, struct vgpu_process *out, unsigned room)
 		n = list_slots(s->ledger.map, index, out, room);
 	}
 	vgpu_unlock(&s->lock);
-	if (n != 0 && n <= room)
-		spread(out, n, vgpu_used_index(index));
+	if (n != 0 && n <= room) {
+		/* A share that was made smaller than its use says that all of it is used, and so do its processes. */
+		uint64_t used = vgpu_used_index(index), limit = vgpu_limit_index(index);
+		spread(out, n, used < limit ? used : limit);
+	}
 	return n;
 }
 
@@ -77,19 +93,33 @@ unsigned vgpu_processes(int index, struct vgpu_process *out, unsigned room)
 
 enum layout { V1, V2 };
 
-static void store(void *infos, unsigned at, enum layout layout, const struct vgpu_process *p)
+/* The part of a card that a handle names; a whole card is in none. */
+struct part {
+	unsigned int gpu, compute;
+};
+
+static struct part part_of(nvmlDevice_t device)
+{
+	struct part part = {0xFFFFFFFF, 0xFFFFFFFF};
+	if (real_nvmlDeviceGetGpuInstanceId(device, &part.gpu) != NVML_SUCCESS ||
+	    real_nvmlDeviceGetComputeInstanceId(device, &part.compute) != NVML_SUCCESS)
+		part = (struct part){0xFFFFFFFF, 0xFFFFFFFF};
+	return part;
+}
+
+static void store(void *infos, unsigned at, enum layout layout, const struct vgpu_process *p, struct part part)
 {
 	if (layout == V1)
 		((nvmlProcessInfo_v1_t *)infos)[at] = (nvmlProcessInfo_v1_t){.pid = p->pid, .usedGpuMemory = p->bytes};
 	else
 		((nvmlProcessInfo_v2_t *)infos)[at] = (nvmlProcessInfo_v2_t){.pid = p->pid,
 		                                                             .usedGpuMemory = p->bytes,
-		                                                             .gpuInstanceId = 0xFFFFFFFF,
-		                                                             .computeInstanceId = 0xFFFFFFFF};
+		                                                             .gpuInstanceId = part.gpu,
+		                                                             .computeInstanceId = part.compute};
 }
 
 /* The caller's array takes *count entries; more are there: how many, and INSUFFICIENT_SIZE. `index` -1: none. */
-static nvmlReturn_t answer(int index, unsigned int *count, void *infos, enum layout layout)
+static nvmlReturn_t answer(nvmlDevice_t device, int index, unsigned int *count, void *infos, enum layout layout)
 {
 	struct vgpu_process process[PTG_SLOTS];
 	unsigned n = index < 0 ? 0 : vgpu_processes(index, process, PTG_SLOTS);
@@ -99,8 +129,9 @@ static nvmlReturn_t answer(int index, unsigned int *count, void *infos, enum lay
 	*count = n;
 	if (n > room)
 		return NVML_ERROR_INSUFFICIENT_SIZE;
+	struct part part = part_of(device);
 	for (unsigned i = 0; i < n; i++)
-		store(infos, i, layout, &process[i]);
+		store(infos, i, layout, &process[i], part);
 	return NVML_SUCCESS;
 }
 
@@ -125,7 +156,7 @@ static bool ours(nvmlDevice_t device, const unsigned int *count, nvmlReturn_t *a
 		nvmlReturn_t asked = real_##name(device, &(unsigned int){0}, NULL);                                    \
 		if (!ours(device, infoCount, &asked, &index))                                                          \
 			return asked;                                                                                  \
-		return answer((is_compute) ? index : -1, infoCount, infos, layout);                                    \
+		return answer(device, (is_compute) ? index : -1, infoCount, infos, layout);                            \
 	}
 
 RUNNING(nvmlDeviceGetComputeRunningProcesses, nvmlProcessInfo_v1_t, V1, true)
@@ -154,10 +185,11 @@ nvmlReturn_t hook_nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvm
 	plist->numProcArrayEntries = n;
 	if (n > room || (n != 0 && plist->procArray == NULL))
 		return NVML_ERROR_INSUFFICIENT_SIZE;
+	struct part part = part_of(device);
 	for (unsigned i = 0; i < n; i++)
 		plist->procArray[i] = (nvmlProcessDetail_v1_t){.pid = process[i].pid,
 		                                               .usedGpuMemory = process[i].bytes,
-		                                               .gpuInstanceId = 0xFFFFFFFF,
-		                                               .computeInstanceId = 0xFFFFFFFF};
+		                                               .gpuInstanceId = part.gpu,
+		                                               .computeInstanceId = part.compute};
 	return NVML_SUCCESS;
 }
