@@ -26,6 +26,7 @@ class ExitCode(enum.IntEnum):
     NO_DRIVER = 4
     NOT_FOUND = 5
     DAMAGED = 6
+    WARNED = 7
     DEFECT = 70
     NOT_STARTED = 125
     INTERRUPTED = 130
@@ -39,6 +40,7 @@ MEANINGS = {
     ExitCode.NO_DRIVER: "no real or simulated driver answers",
     ExitCode.NOT_FOUND: "nothing of that name",
     ExitCode.DAMAGED: "a policy or ledger cannot be used",
+    ExitCode.WARNED: "`doctor` found warnings and no fault",
     ExitCode.DEFECT: "a defect of partage",
     ExitCode.NOT_STARTED: "`run`: the program could not be started with the library in it",
     ExitCode.INTERRUPTED: "interrupted by Ctrl-C",

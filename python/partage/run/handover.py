@@ -70,12 +70,20 @@ class HandOver:
 
     def is_locked(self) -> bool:
         """Whether somebody watches the ledger or a process holds a slot of it."""
+        return self._holds(lib.PTG_LOCK_WATCH) or self._holds(0, lib.PTG_SLOTS)
+
+    def is_watched(self) -> bool:
+        """Whether somebody watches the ledger from outside."""
+        return self._holds(lib.PTG_LOCK_WATCH)
+
+    def _holds(self, start: int, length: int = 1) -> bool:
+        """Whether a process holds a lock on these bytes of the ledger."""
         try:
             fd = os.open(self.ledger_path, OPEN_FLAGS)
         except OSError:
             return False
         try:
-            return locks.is_locked(fd, lib.PTG_LOCK_WATCH) or locks.is_locked(fd, 0, lib.PTG_SLOTS)
+            return locks.is_locked(fd, start, length)
         finally:
             os.close(fd)
 

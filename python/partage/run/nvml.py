@@ -82,6 +82,13 @@ class Nvml:
         name = _text(pynvml.nvmlDeviceGetName(handle))
         return Device(uuid=uuid, index=index, name=name, physical=total, allocatable=total - reserved, used=used)
 
+    def in_mig_mode(self, uuid: str) -> bool:
+        """Whether the device with this UUID is a card in MIG mode; cards that know no MIG are not."""
+        with _translated(uuid), contextlib.suppress(pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound):
+            current, _ = pynvml.nvmlDeviceGetMigMode(pynvml.nvmlDeviceGetHandleByUUID(uuid))
+            return bool(current == pynvml.NVML_DEVICE_MIG_ENABLE)
+        return False
+
     def processes(self, uuid: str) -> dict[int, int]:
         """Return pid -> bytes of device memory on the device with this UUID, for processes with a known amount."""
         with _translated(uuid):

@@ -6,7 +6,7 @@
 from partage.shm.files import OPEN_FLAGS
 from partage.shm.ledger import Ledger, LedgerDevice, Slot, SlotDevice, WatchedLedger, create_ledger, read_ledger
 from partage.shm.policy import MAX_DEVICES, Policy, PolicyDevice, PolicyFile, read_policy
-from partage.shm.turns import create_turns
+from partage.shm.turns import create_turns, read_turns_size
 
 __all__ = [
     "MAX_DEVICES",
@@ -23,4 +23,5 @@ __all__ = [
     "create_turns",
     "read_ledger",
     "read_policy",
+    "read_turns_size",
 ]

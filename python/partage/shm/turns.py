@@ -7,6 +7,7 @@ import struct
 from typing import TYPE_CHECKING, Final
 
 from partage._abi import ffi, lib
+from partage.shm.files import OPEN_FLAGS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,3 +25,24 @@ def create_turns(path: Path, ndev: int) -> None:
         os.pwrite(fd, struct.pack("<Q", lib.PTG_TURNS_MAGIC), 0)
     finally:
         os.close(fd)
+
+
+def read_turns_size(path: Path) -> int | None:
+    """Return the number of devices in the turns file at `path`; None where it is missing, short or foreign."""
+    try:
+        fd = os.open(path, os.O_RDONLY | OPEN_FLAGS)
+    except OSError:
+        return None
+    try:
+        data = os.pread(fd, SIZE, 0)
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+    if len(data) < SIZE:
+        return None
+    image = ffi.from_buffer("struct ptg_turns *", data)
+    head = (image.magic, image.layout, image.size)
+    if head != (lib.PTG_TURNS_MAGIC, lib.PTG_TURNS_LAYOUT, SIZE) or image.ndev > lib.PTG_DEVICES:
+        return None
+    return int(image.ndev)
