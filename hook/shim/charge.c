@@ -226,6 +226,51 @@ uint64_t vgpu_settle_context(CUdevice device, uint64_t charged, uint64_t card_us
 	return charged;
 }
 
+uint64_t vgpu_context_estimate(CUdevice device)
+{
+	struct vgpu_state *s = vgpu_state();
+	int index = s && !is_free(s) ? index_or_none(s, device) : VGPU_NOT_GRANTED;
+	if (index < 0)
+		return UINT64_MAX;
+	vgpu_lock(&s->lock);
+	if (vgpu_stale(s))
+		vgpu_refresh(s);
+	uint64_t estimate = s->policy.device[index].context;
+	vgpu_unlock(&s->lock);
+	return estimate;
+}
+
+uint64_t vgpu_lower_context(CUdevice device, uint64_t charged)
+{
+	struct vgpu_state *s = vgpu_state();
+	int index = s && !is_free(s) ? index_or_none(s, device) : VGPU_NOT_GRANTED;
+	if (index < 0)
+		return charged;
+	vgpu_lock(&s->lock);
+	uint64_t estimate = s->policy.device[index].context;
+	if (s->slot != VGPU_NO_SLOT && estimate < charged) {
+		uint32_t less = ptg_units(charged) - ptg_units(estimate);
+		ptg_subtract(s->ledger.map, (unsigned)index, s->slot, less);
+		count_context(s, index, -(int64_t)less);
+		charged = estimate;
+	}
+	vgpu_unlock(&s->lock);
+	return charged;
+}
+
+void vgpu_ring(void)
+{
+	struct vgpu_state *s = vgpu_state();
+	if (!s || is_free(s))
+		return;
+	vgpu_lock(&s->lock);
+	if (s->slot != VGPU_NO_SLOT) {
+		__atomic_add_fetch(&s->ledger.map->doorbell, 1, __ATOMIC_RELEASE);
+		vgpu_futex_wake(&s->ledger.map->doorbell, INT_MAX);
+	}
+	vgpu_unlock(&s->lock);
+}
+
 void vgpu_give_back_context(CUdevice device, uint64_t charged)
 {
 	struct vgpu_state *s = vgpu_state();

@@ -34,6 +34,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* process-private, nev
 static struct context *contexts;
 static struct primary primaries[VGPU_ORDINALS];
 static unsigned created[VGPU_ORDINALS]; /* contexts by device, without primary ones */
+static uint64_t largest[VGPU_ORDINALS]; /* what a context there may be charged with, atomic */
 
 unsigned vgpu_contexts_created(CUdevice device)
 {
@@ -50,6 +51,32 @@ static uint64_t card_used(CUcontext context)
 	CUresult error = real_cuMemGetInfo_v2(&card_free, &card_total);
 	real_cuCtxPopCurrent_v2(&old);
 	return error == CUDA_SUCCESS && card_free <= card_total ? card_total - card_free : UINT64_MAX;
+}
+
+void vgpu_context_charged(CUdevice device, uint64_t charged)
+{
+	uint64_t before = __atomic_load_n(&largest[device], __ATOMIC_SEQ_CST);
+	while (before < charged && !__atomic_compare_exchange_n(&largest[device], &before, charged, false,
+	                                                        __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+		;
+}
+
+bool vgpu_contexts_settle(CUdevice device)
+{
+	if (device < 0 || device >= VGPU_ORDINALS || __atomic_load_n(&largest[device], __ATOMIC_RELAXED) == 0)
+		return false;
+	uint64_t estimate = vgpu_context_estimate(device);
+	if (estimate >= __atomic_load_n(&largest[device], __ATOMIC_SEQ_CST))
+		return false;
+	__atomic_store_n(&largest[device], estimate, __ATOMIC_SEQ_CST); /* first: one that comes now is not forgotten */
+	pthread_mutex_lock(&lock);
+	for (struct context *c = contexts; c != NULL; c = c->next)
+		if (c->device == device)
+			c->charged = vgpu_lower_context(device, c->charged);
+	primaries[device].charged = vgpu_lower_context(device, primaries[device].charged);
+	pthread_mutex_unlock(&lock);
+	vgpu_greens_settle(device);
+	return true;
 }
 
 /* The context and all that lay in it are gone. */
@@ -156,7 +183,9 @@ static CUresult create(create_function *driver, CUcontext *out, const struct cre
 	*out = c->handle;
 	if (c->charged != 0)
 		c->charged = vgpu_settle_context(how->device, c->charged, card_used(c->handle));
+	uint64_t charged = c->charged;
 	add(c);
+	vgpu_context_charged(how->device, charged);
 	return CUDA_SUCCESS;
 }
 
@@ -283,6 +312,7 @@ void vgpu_primary_end(CUdevice device, CUcontext handle, bool retained)
 	if (settle && !p->settled) {
 		p->charged = vgpu_settle_context(device, p->charged, used);
 		p->settled = true;
+		vgpu_context_charged(device, p->charged);
 	}
 	unused(p, &charged);
 	pthread_mutex_unlock(&lock);
@@ -385,5 +415,6 @@ void vgpu_contexts_forked(void)
 	for (CUdevice d = 0; d < VGPU_ORDINALS; d++) {
 		primaries[d] = (struct primary){0};
 		created[d] = 0;
+		largest[d] = 0;
 	}
 }

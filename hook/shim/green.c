@@ -58,6 +58,15 @@ CUcontext vgpu_plain_context(CUcontext context)
 	return context;
 }
 
+void vgpu_greens_settle(CUdevice device)
+{
+	pthread_mutex_lock(&lock);
+	for (struct green *g = greens; g != NULL; g = g->next)
+		if (g->device == device)
+			g->charged = vgpu_lower_context(device, g->charged);
+	pthread_mutex_unlock(&lock);
+}
+
 void vgpu_greens_drop(CUdevice device)
 {
 	for (struct green *g = take(NULL, device); g != NULL; g = take(NULL, device)) {
@@ -116,7 +125,9 @@ CUresult hook_cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUdevi
 		return error;
 	}
 	*phCtx = g->handle;
+	uint64_t charged = g->charged;
 	add(g);
+	vgpu_context_charged(dev, charged);
 	return CUDA_SUCCESS;
 }
 

@@ -32,8 +32,9 @@ CUresult vgpu_place(CUdevice *device, CUcontext *context)
 
 static bool settle(CUdevice device)
 {
+	bool contexts = vgpu_contexts_settle(device);
 	bool pool = vgpu_pool_reconcile(device), deferred = vgpu_deferred_poll(device);
-	return pool || deferred;
+	return contexts || pool || deferred;
 }
 
 CUresult vgpu_reserve_or_settle(CUdevice device, uint64_t bytes)

@@ -95,7 +95,11 @@ void vgpu_managed_charge(uint64_t bytes); /* without a check: may pass the limit
 CUresult vgpu_primary_begin(CUdevice device);
 void vgpu_primary_end(CUdevice device, CUcontext handle, bool retained);
 void vgpu_primary_less(CUdevice device, uint64_t epoch); /* the driver has released it once */
-void vgpu_greens_drop(CUdevice device);                  /* the primary context is gone, and they with it */
+void vgpu_context_charged(CUdevice device, uint64_t charged); /* one more context is; for the next */
+/* To the policy's present estimate of a context; cheap where it is the same. True if memory was given back. */
+bool vgpu_contexts_settle(CUdevice device);
+void vgpu_greens_settle(CUdevice device);
+void vgpu_greens_drop(CUdevice device); /* the primary context is gone, and they with it */
 CUcontext vgpu_plain_context(CUcontext context); /* the primary context for one that a green context was turned into */
 
 /* ---- ctx.c and module.c: variables of libraries lie once in every context ----------------------------------------- */

@@ -6,6 +6,8 @@
  * once in every context that uses it, and which ones those will be nobody knows, so it is charged on every device once for
  * the primary context and once for each created one (ctx.c adds those that come later).
  * Files are looked at here and read once more by the driver.
+ * The code itself is overhead that only the card knows: while it is loaded a granule is reserved, so that none comes into a
+ * full share, and afterwards whoever watches is rung for, who sees what it took.
  * What can go wrong: an image that does not fit, CUDA_ERROR_OUT_OF_MEMORY; no host memory for a record, the same.
  */
 #include <fcntl.h>
@@ -71,18 +73,19 @@ static CUresult load(load_function *driver, CUmodule *out, uint64_t cost, const 
 {
 	struct vgpu_block block = {.bytes = cost, .kind = VGPU_EXACT};
 	CUmodule module = NULL;
-	if (cost == 0 || out == NULL || vgpu_place(&block.device, &block.context) != CUDA_SUCCESS)
+	if (vgpu_mode() == VGPU_FREE || out == NULL || vgpu_place(&block.device, &block.context) != CUDA_SUCCESS)
 		return driver(out, how);
-	CUresult error = vgpu_reserve_or_reclaim(block.device, cost);
+	uint64_t code = cost < VGPU_GRANULE ? VGPU_GRANULE - cost : 0; /* large variables have granules of their own */
+	CUresult error = vgpu_reserve_or_reclaim(block.device, cost + code);
 	if (error != CUDA_SUCCESS)
 		return error;
 	error = driver(&module, how);
-	if (error != CUDA_SUCCESS) {
-		vgpu_give_back(block.device, cost);
+	vgpu_give_back(block.device, error == CUDA_SUCCESS ? code : cost + code);
+	if (error != CUDA_SUCCESS)
 		return error;
-	}
+	vgpu_ring();
 	block.p = key_of(module);
-	if (vgpu_block_add(&block, cost) != 0) {
+	if (cost != 0 && vgpu_block_add(&block, cost) != 0) {
 		real_cuModuleUnload(module);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
@@ -153,7 +156,7 @@ CUresult hook_cuModuleUnload(CUmodule hmod)
 
 struct library {
 	CUlibrary handle;
-	uint64_t bytes;                   /* in one context */
+	uint64_t bytes; /* in one context */
 	uint64_t charged[VGPU_ORDINALS];
 	struct library *next;
 };
@@ -232,6 +235,7 @@ static CUresult library_load(CUlibrary *out, uint64_t cost, const struct library
 		return error;
 	}
 	*out = l->handle;
+	vgpu_ring();
 	pthread_mutex_lock(&lock);
 	l->next = libraries;
 	libraries = l;

@@ -25,6 +25,7 @@ static nvmlReturn_t share_of(nvmlDevice_t device, unsigned long long card_total,
 		return error == NVML_SUCCESS && vgpu_granted_count() >= 0 ? NVML_ERROR_NO_PERMISSION
 		                                                          : NVML_ERROR_NOT_FOUND;
 	for (CUdevice d = 0; d < VGPU_ORDINALS; d++) {
+		vgpu_contexts_settle(d);
 		vgpu_pool_reconcile(d); /* costs nothing where this process has no pool */
 		vgpu_deferred_poll(d);
 	}

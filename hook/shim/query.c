@@ -17,6 +17,7 @@ static CUresult view(size_t *free_bytes, size_t *total_bytes)
 	CUdevice device = vgpu_current_device(&error);
 	if (error != CUDA_SUCCESS)
 		return error;
+	vgpu_contexts_settle(device);
 	vgpu_pool_reconcile(device);
 	vgpu_deferred_poll(device);
 	uint64_t total, free;

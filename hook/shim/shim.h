@@ -47,6 +47,11 @@ void vgpu_give_back(CUdevice device, uint64_t bytes); /* saturates at what this 
  * the whole card has in use (`card_used`, bytes). Returns what stays charged; changes nothing where it was no guess. */
 CUresult vgpu_reserve_context(CUdevice device, uint64_t *charged);
 uint64_t vgpu_settle_context(CUdevice device, uint64_t charged, uint64_t card_used);
+/* The policy's present estimate of one context, UINT64_MAX where it has none. It comes later than the first contexts, and
+ * only falls: what was charged for a context beyond it is given back. Returns what stays charged. */
+uint64_t vgpu_context_estimate(CUdevice device);
+uint64_t vgpu_lower_context(CUdevice device, uint64_t charged);
+void vgpu_ring(void); /* the card's use has changed by what we cannot measure: whoever watches should look now */
 void vgpu_give_back_context(CUdevice device, uint64_t charged);
 uint64_t vgpu_limit(CUdevice device); /* bytes; UINT64_MAX without one */
 uint64_t vgpu_used(CUdevice device); /* ledger + overhead, never negative, not clamped to the limit */

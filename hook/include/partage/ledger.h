@@ -104,7 +104,7 @@ struct ptg_ledger {
 	uint32_t nslots;
 	uint64_t reserved0[5];
 	/* own cache line */
-	uint32_t doorbell; /* futex: +1 when a slot is taken or a turn is wanted */
+	uint32_t doorbell; /* futex: +1 when a slot is taken, a turn is wanted or code has been loaded */
 	uint32_t reserved1[15];
 	/* own cache line */
 	uint32_t reclaimed; /* slots of dead processes that were given back */

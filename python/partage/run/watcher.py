@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from partage.run.nvml import Nvml
 
 CORRECT_FIRST_S: Final = 0.01  # after a process came or went
+RUNG_APART_S: Final = 0.02  # a tenant may ring for ever
 LOOK_EVERY_S: Final = 1.0
 CORRECT_EVERY_S: Final = 1.0  # NVML costs milliseconds on a busy card
 RETRY_S: Final = 0.01  # a dead process's lock that is not free yet: somebody reclaims it, or a clone holds it
@@ -62,6 +63,7 @@ class Watcher:
         self._broken = False
         self._correct_in = CORRECT_FIRST_S
         self._correct_at = time.monotonic() + self._correct_in
+        self._corrected_at = 0.0
         self._before: dict[str, tuple[int, int | None]] = {}  # the last reading: overhead, a context alone
 
     def timeout(self) -> float | None:
@@ -80,6 +82,9 @@ class Watcher:
         """Take note of an event that `selector` reported for this watcher."""
         if key.fd == self._bell:
             os.eventfd_read(self._bell)
+            # What rings may have changed the card's use: seen at once, though not more often than is of any use.
+            self._correct_in = CORRECT_FIRST_S
+            self._correct_at = min(self._correct_at, max(time.monotonic(), self._corrected_at + RUNG_APART_S))
             return
         for process in self._processes.values():
             if process.pidfd == key.fd:
@@ -200,7 +205,8 @@ class Watcher:
 
     def _correct(self) -> None:
         """Bring overhead and context estimate up to what NVML sees; skipped where a charge came in between."""
-        self._correct_at = time.monotonic() + self._correct_in
+        self._corrected_at = time.monotonic()
+        self._correct_at = self._corrected_at + self._correct_in
         self._correct_in = min(2 * self._correct_in, CORRECT_EVERY_S)
         if self._nvml is None or not self._processes:
             return

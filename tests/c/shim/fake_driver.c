@@ -108,6 +108,22 @@ uint64_t vgpu_settle_context(CUdevice device, uint64_t bytes, uint64_t card_used
 	return bytes;
 }
 
+uint64_t vgpu_context_estimate(CUdevice device)
+{
+	(void)device;
+	return FAKE_CONTEXT;
+}
+
+uint64_t vgpu_lower_context(CUdevice device, uint64_t bytes)
+{
+	(void)device;
+	return bytes;
+}
+
+void vgpu_ring(void)
+{
+}
+
 bool vgpu_visible(CUdevice device)
 {
 	return device == 0;
