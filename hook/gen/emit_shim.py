@@ -1,7 +1,7 @@
 """The shim's generated layer: prototypes, calls to the driver, exports, refusals, device checks, version script.
 
-Hooked are: metered, virtualised and refused names, names that take a device (devices.py), and whatever hook/shim
-defines besides. A hook that hook/shim does not define is generated: refused names and metered ones without code yet are
+Hooked are: metered, virtualised and refused names, launches (emit_stubs.py), names that take a device (devices.py), and
+whatever hook/shim defines besides. A hook that hook/shim does not define is generated: refused names and metered ones without code yet are
 refused under a limit, names that take a device are passed on if the device was granted.
 """
 
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from classes import METERED, REFUSED, VIRTUALISED
 from devices import HELPERS, hidden_conditions
 from emit import BANNER
+from emit_stubs import is_stub
 
 if TYPE_CHECKING:
     from api import Function, Header
@@ -37,10 +38,19 @@ class Hooks:
         """All names by index."""
         return self.hooked + self.others
 
+    def stubs(self) -> list[str]:
+        """Hooked names whose entry is a generated stub in assembler."""
+        return [n for n in self.hooked if is_stub(n, self.classes)]
+
+    def entry(self, name: str) -> str:
+        """Return the function that stands in for a hooked name."""
+        return f"stub_{name}" if is_stub(name, self.classes) else f"hook_{name}"
+
     def generated_device(self) -> list[str]:
         """Hooked names whose generated hook checks the device."""
         refusable = (METERED, VIRTUALISED, REFUSED)
-        return [n for n in self.hooked if n not in self.written and self.classes[n] not in refusable]
+        others = [n for n in self.hooked if n not in self.written and not is_stub(n, self.classes)]
+        return [n for n in others if self.classes[n] not in refusable]
 
     def generated_refusal(self) -> list[str]:
         """Hooked names whose generated hook refuses under a limit."""
@@ -54,7 +64,10 @@ def plan(headers: list[Header], classes: dict[str, str], written: set[str]) -> H
     hooked = [
         name
         for name, function in functions.items()
-        if classes[name] in (METERED, VIRTUALISED, REFUSED) or name in written or hidden_conditions(function)
+        if classes[name] in (METERED, VIRTUALISED, REFUSED)
+        or name in written
+        or is_stub(name, classes)
+        or hidden_conditions(function)
     ]
     others = sorted(set(functions) - set(hooked))
     return Hooks(functions, sorted(hooked), others, written & set(functions), classes)
@@ -120,6 +133,7 @@ def hooks_h(hooks: Hooks, headers: list[Header], procedures: list[Procedure]) ->
     for header in headers:
         parts += [f"{header.functions[alias].prototype()};" for alias in sorted(header.undeclared)]
     parts += [f"{hooks.functions[name].prototype('hook_')};" for name in hooks.hooked]
+    parts += [f"{hooks.functions[name].prototype('stub_')};" for name in hooks.stubs()]
     parts.append("")
     parts += [_real(hooks.functions[name]) for name in hooks.order]
     parts.append("#endif\n")
@@ -135,7 +149,7 @@ def hooks_table_c(hooks: Hooks, procedures: list[Procedure]) -> str:
     """Write the tables that hooks.h declares."""
     lines = [BANNER.format(what="Tables of hooks."), '#include "hooks.h"', ""]
     lines += ["const char *const vgpu_hook_name[VGPU_REALS] = {", *(f'\t"{n}",' for n in hooks.order), "};", ""]
-    lines += ["void *const vgpu_hook_fn[VGPU_HOOKS] = {", *(f"\t(void *)hook_{n}," for n in hooks.hooked), "};", ""]
+    lines += ["void *const vgpu_hook_fn[VGPU_HOOKS] = {", *(f"\t(void *){hooks.entry(n)}," for n in hooks.hooked), "};", ""]
     lines += ["const struct vgpu_proc vgpu_hook_proc[VGPU_PROCS] = {"]
     rows = _proc_rows(hooks, procedures)
     lines += [f'\t{{"{base}", {version}, {flags}, VGPU_INDEX_{symbol}}},' for base, version, flags, symbol in rows]
@@ -146,6 +160,8 @@ def hooks_export_c(hooks: Hooks) -> str:
     """Write the exported symbols: each jumps to its hook."""
     lines = [BANNER.format(what="Exported symbols."), '#include "hooks.h"', ""]
     for name in hooks.hooked:
+        if is_stub(name, hooks.classes):
+            continue
         function = hooks.functions[name]
         lines.append(
             f'__attribute__((visibility("default"))) {function.prototype()}\n'

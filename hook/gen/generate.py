@@ -19,6 +19,7 @@ import api
 import classes
 import emit_shim
 import emit_sim
+import emit_stubs
 import sources
 import symbols
 from emit import BANNER, write_if_changed
@@ -118,6 +119,8 @@ def outputs(inputs: Inputs, root: Path) -> dict[str, str]:
         "hooks_table.c": emit_shim.hooks_table_c(hooks, procedures),
         "hooks_export.c": emit_shim.hooks_export_c(hooks),
         "hooks_device.c": emit_shim.hooks_device_c(hooks),
+        "hooks_stubs.c": emit_stubs.stubs_c(hooks),
+        **{f"stubs_{machine}.S": emit_stubs.stubs_s(hooks, machine) for machine in emit_stubs.MACHINES},
         "refused.c": emit_shim.refused_c(hooks),
         "vgpu.map": emit_shim.version_script(hooks, api.target_machine()),
     }
