@@ -1,11 +1,15 @@
 /* null_driver.c: a libcuda.so.1 whose functions return at once, so that what a shim adds to a call can be seen.
  * Loaded by bench/calls only. One device of 80 GiB; allocations hand out rising addresses of nothing. It has the entry
- * points that bench/calls and a shim's own set-up reach; anything else is absent, as on an old driver. */
+ * points that bench/calls and a shim's own set-up reach; anything else is absent, as on an old driver. Making a context
+ * takes NULL_DRIVER_CONTEXT_MS of sleep, once. */
 #include <cuda.h>
 #include <dlfcn.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define EXPORT __attribute__((visibility("default")))
 #define TOTAL  (UINT64_C(80) << 30)
@@ -15,6 +19,9 @@
 static _Atomic uint64_t next_address = UINT64_C(0x700000000000);
 static _Atomic uint64_t pool_used, pool_reserved;
 static int context, pool;
+
+/* Calls that asked for device memory: bench/calls reads it. */
+EXPORT uint64_t null_driver_allocations;
 
 EXPORT CUresult cuInit(unsigned flags)
 {
@@ -80,7 +87,13 @@ EXPORT CUresult cuCtxSetCurrent(CUcontext current)
 
 EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *primary, CUdevice device)
 {
+	static atomic_bool made;
+	const char *sleep = getenv("NULL_DRIVER_CONTEXT_MS");
 	(void)device;
+	if (sleep && !atomic_exchange(&made, true)) {
+		long ms = strtol(sleep, NULL, 10);
+		nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000}, NULL);
+	}
 	*primary = (CUcontext)&context;
 	return CUDA_SUCCESS;
 }
@@ -113,6 +126,7 @@ EXPORT CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
 
 EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes)
 {
+	__atomic_store_n(&null_driver_allocations, null_driver_allocations + 1, __ATOMIC_RELAXED);
 	*address = atomic_fetch_add_explicit(&next_address, (bytes + 511) & ~(size_t)511, memory_order_relaxed);
 	return CUDA_SUCCESS;
 }
@@ -176,6 +190,27 @@ EXPORT CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream)
 	return CUDA_SUCCESS;
 }
 
+/* Explicit pools: the same one. */
+EXPORT CUresult cuMemPoolCreate(CUmemoryPool *handle, const CUmemPoolProps *props)
+{
+	static int explicit_pool;
+	(void)props;
+	*handle = (CUmemoryPool)&explicit_pool;
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemPoolDestroy(CUmemoryPool handle)
+{
+	(void)handle;
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr *address, size_t bytes, CUmemoryPool from, CUstream stream)
+{
+	(void)from;
+	return cuMemAllocAsync(address, bytes, stream);
+}
+
 EXPORT CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status)
 {
 	(void)stream;
@@ -208,6 +243,36 @@ EXPORT CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned 
 {
 	(void)f, (void)gx, (void)gy, (void)gz, (void)bx, (void)by, (void)bz, (void)shared, (void)stream;
 	(void)parameters, (void)extra;
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuLaunchKernel_ptsz(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                                    unsigned bz, unsigned shared, CUstream stream, void **parameters, void **extra)
+{
+	return cuLaunchKernel(f, gx, gy, gz, bx, by, bz, shared, stream, parameters, extra);
+}
+
+EXPORT CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                                          unsigned bz, unsigned shared, CUstream stream, void **parameters)
+{
+	return cuLaunchKernel(f, gx, gy, gz, bx, by, bz, shared, stream, parameters, NULL);
+}
+
+EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **parameters, void **extra)
+{
+	(void)config, (void)f, (void)parameters, (void)extra;
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuLaunchGrid(CUfunction f, int width, int height)
+{
+	(void)f, (void)width, (void)height;
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream)
+{
+	(void)exec, (void)stream;
 	return CUDA_SUCCESS;
 }
 

@@ -1,8 +1,8 @@
 """The shim's generated layer: prototypes, calls to the driver, exports, refusals, device checks, version script.
 
 Hooked are: metered, virtualised and refused names, launches (emit_stubs.py), names that take a device (devices.py), and
-whatever hook/shim defines besides. A hook that hook/shim does not define is generated: refused names and metered ones without code yet are
-refused under a limit, names that take a device are passed on if the device was granted.
+whatever hook/shim defines besides. A hook that hook/shim does not define is generated: refused names and metered ones
+without code yet are refused under a limit, names that take a device are passed on if the device was granted.
 """
 
 from __future__ import annotations
@@ -149,7 +149,12 @@ def hooks_table_c(hooks: Hooks, procedures: list[Procedure]) -> str:
     """Write the tables that hooks.h declares."""
     lines = [BANNER.format(what="Tables of hooks."), '#include "hooks.h"', ""]
     lines += ["const char *const vgpu_hook_name[VGPU_REALS] = {", *(f'\t"{n}",' for n in hooks.order), "};", ""]
-    lines += ["void *const vgpu_hook_fn[VGPU_HOOKS] = {", *(f"\t(void *){hooks.entry(n)}," for n in hooks.hooked), "};", ""]
+    lines += [
+        "void *const vgpu_hook_fn[VGPU_HOOKS] = {",
+        *(f"\t(void *){hooks.entry(n)}," for n in hooks.hooked),
+        "};",
+        "",
+    ]
     lines += ["const struct vgpu_proc vgpu_hook_proc[VGPU_PROCS] = {"]
     rows = _proc_rows(hooks, procedures)
     lines += [f'\t{{"{base}", {version}, {flags}, VGPU_INDEX_{symbol}}},' for base, version, flags, symbol in rows]

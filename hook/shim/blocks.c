@@ -6,7 +6,8 @@
  * a small block and its granule are under one lock, which is taken once per allocation and twice per free.
  *
  * Cost: a block of 2 MiB and more costs its size rounded up to 2 MiB. Smaller ones cost 2 MiB per granule they touch,
- * once, however many lie in it. Blocks of a pool cost nothing here: the pool is charged as a whole (pool.c). Managed
+ * once, however many lie in it. One that is alone in its granule takes the granule along when it is taken out, so that
+ * its free enters the shard once; others may move in meanwhile, and pay for themselves. Blocks of a pool cost nothing here: the pool is charged as a whole (pool.c). Managed
  * blocks cost that on several devices (managed.c), so their granules are counted apart.
  * What can go wrong: no host memory for a table. Then the caller frees the block again and refuses.
  */
@@ -16,9 +17,9 @@
 
 #include "memory.h"
 
-#define SHARD_BITS    6
+#define SHARD_BITS    5
 #define SHARDS        (1u << SHARD_BITS)
-#define FIRST_ENTRIES 128u
+#define FIRST_ENTRIES 64u
 #define GRANULE_SHIFT 21
 
 /* 24 bytes, since a free of one block among 100,000 costs what the caches miss. */
@@ -223,8 +224,8 @@ static void uncharge(const struct vgpu_block *b)
 {
 	if (b->kind == VGPU_ASYNC)
 		return;
-	uint64_t freed = whole_cost(b);
-	if (counts_granules(b)) {
+	uint64_t freed = b->carried != 0 ? b->carried : whole_cost(b);
+	if (b->carried == 0 && counts_granules(b)) {
 		struct shard *s = shard_of(first_granule(b));
 		vgpu_lock(&s->lock);
 		freed = granule_leave(s, granule_key(b, first_granule(b)));
@@ -300,6 +301,19 @@ int vgpu_block_add(const struct vgpu_block *b, uint64_t reserved)
 	return 0;
 }
 
+/* With the shard's lock held, for a block that is being taken out: nobody else pays less because it is there. Where there
+ * are others in the granule it has to stay until the driver has freed the block: whoever leaves last gives it back. */
+static uint64_t take_granule(struct shard *s, const struct vgpu_block *b)
+{
+	if (!counts_granules(b) || last_granule(b) != first_granule(b))
+		return 0;
+	struct entry *e = find(&s->granules, granule_key(b, first_granule(b)));
+	if (e == NULL || e->what != 1)
+		return 0;
+	erase(&s->granules, e);
+	return VGPU_GRANULE;
+}
+
 bool vgpu_block_take(CUdeviceptr p, struct vgpu_block *out)
 {
 	struct shard *s = shard_of(p >> GRANULE_SHIFT);
@@ -308,6 +322,7 @@ bool vgpu_block_take(CUdeviceptr p, struct vgpu_block *out)
 	if (e != NULL) {
 		*out = block_of(e);
 		erase(&s->blocks, e);
+		out->carried = take_granule(s, out);
 	}
 	vgpu_unlock(&s->lock);
 	return e != NULL;
@@ -320,12 +335,17 @@ void vgpu_block_restore(const struct vgpu_block *b)
 	struct shard *s = shard_of(first_granule(b));
 	vgpu_lock(&s->lock);
 	struct entry *e = obtain(&s->blocks, b->p);
-	bool gone = e == NULL || e->what != 0;
-	if (!gone)
+	bool gone = e == NULL || e->what != 0, paid = false;
+	if (!gone) {
 		fill(e, b);
+		/* Somebody may have moved into the granule, and pays for it. */
+		paid = b->carried != 0 && granule_enter(s, granule_key(b, first_granule(b))) == 0;
+	}
 	vgpu_unlock(&s->lock);
 	if (gone && e != NULL)
 		uncharge(b);
+	else if (paid)
+		vgpu_give_back_for(b, b->carried);
 }
 
 void vgpu_block_settle(const struct vgpu_block *b)

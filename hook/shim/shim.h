@@ -82,6 +82,7 @@ struct vgpu_block {
 	CUdevice device;
 	enum vgpu_kind kind;
 	CUcontext context;
+	uint64_t carried; /* of a block that was taken out: bytes that only it costs; 0 = not known */
 };
 /* What to reserve before asking the driver for `bytes`. */
 uint64_t vgpu_first_reservation(uint64_t bytes);
