@@ -207,12 +207,33 @@ static bool costs_nothing(const struct wish *w)
 	return w->desc.Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING);
 }
 
+/* Sparse or deferred: known, so that what is mapped into it ends with it. */
+static CUresult create_unbacked(void **out, const struct creation *how)
+{
+	CUdevice device;
+	CUcontext context;
+	void *handle = NULL;
+	CUresult error = vgpu_place(&device, &context);
+	if (error == CUDA_SUCCESS)
+		error = how->driver(&handle, how);
+	if (error != CUDA_SUCCESS)
+		return error;
+	if (!vgpu_mapped_array_add(handle, context, how->wish.desc.Flags & CUDA_ARRAY3D_DEFERRED_MAPPING)) {
+		how->destroy(handle);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	*out = handle;
+	return CUDA_SUCCESS;
+}
+
 static CUresult create(void **out, struct creation *how)
 {
 	struct wish *w = &how->wish;
 	struct vgpu_block block = {.kind = VGPU_EXACT};
 	void *handle = NULL;
-	if (costs_nothing(w) || w->desc.Width == 0 || described(w, false) > IMPOSSIBLE)
+	if (costs_nothing(w))
+		return create_unbacked(out, how);
+	if (w->desc.Width == 0 || described(w, false) > IMPOSSIBLE)
 		return how->driver(out, how);
 	CUresult error = vgpu_place(&block.device, &block.context);
 	w->device = block.device;
@@ -329,7 +350,9 @@ static CUresult destroy(void *handle, CUresult (*driver)(void *handle))
 {
 	struct vgpu_block block;
 	bool known = vgpu_block_take((CUdeviceptr)(uintptr_t)handle, &block);
+	struct vgpu_mapped_array *mapped = known ? NULL : vgpu_mapped_array_take(handle);
 	CUresult error = driver(handle);
+	vgpu_mapped_array_end(mapped, error == CUDA_SUCCESS);
 	if (known && error != CUDA_SUCCESS)
 		vgpu_block_restore(&block);
 	else if (known)

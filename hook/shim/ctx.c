@@ -84,6 +84,7 @@ static void ended(CUcontext context, CUdevice device, uint64_t epoch)
 {
 	if (context != NULL) {
 		vgpu_blocks_drop(context, epoch);
+		vgpu_mapped_arrays_drop(context, epoch);
 		vgpu_deferred_drop(context);
 	}
 	vgpu_pool_reconcile(device);

@@ -1,6 +1,6 @@
 /* deferred.c: blocks of ordinary memory that were freed in stream order, behind work that has not run yet.
  *
- * Called by the hooks of cuMemFreeAsync, by whoever is about to refuse an allocation, and by queries. Until the stream
+ * Called by the hooks of cuMemFreeAsync, for memory unmapped from arrays in stream order, by whoever is about to refuse an allocation, and by queries. Until the stream
  * has passed the free the driver still holds the memory, so the charge stays: an event behind the free tells when it
  * may go.
  * What can go wrong: no event can be had. Then the charge stays until the context is destroyed: too much, never too
@@ -14,6 +14,8 @@
 
 struct deferred {
 	struct vgpu_block block;
+	void (*done)(void *what); /* instead of a block that is to be settled */
+	void *what;
 	CUcontext context; /* of the event */
 	CUevent event;
 	struct deferred *next;
@@ -59,18 +61,36 @@ static CUevent mark(CUstream stream, CUcontext *context)
 	return event;
 }
 
-void vgpu_defer(const struct vgpu_block *block, CUstream stream)
+static void finish(const struct deferred *d)
+{
+	if (d->done != NULL)
+		d->done(d->what);
+	else
+		vgpu_block_settle(&d->block);
+}
+
+static void defer(const struct deferred *what, CUstream stream)
 {
 	CUstreamCaptureMode before = vgpu_relax();
 	struct deferred *d = NULL;
 	if (real_cuStreamQuery(stream) == CUDA_SUCCESS) {
-		vgpu_block_settle(block);
+		finish(what);
 	} else if ((d = calloc(1, sizeof(*d))) != NULL) {
-		d->block = *block;
+		*d = *what;
 		d->event = mark(stream, &d->context);
 		push(d);
 	}
 	vgpu_unrelax(before);
+}
+
+void vgpu_defer(const struct vgpu_block *block, CUstream stream)
+{
+	defer(&(struct deferred){.block = *block}, stream);
+}
+
+void vgpu_defer_done(CUdevice device, void (*done)(void *what), void *what, CUstream stream)
+{
+	defer(&(struct deferred){.block = {.device = device}, .done = done, .what = what}, stream);
 }
 
 bool vgpu_deferred_poll(CUdevice device)
@@ -90,7 +110,7 @@ bool vgpu_deferred_poll(CUdevice device)
 			continue;
 		}
 		real_cuEventDestroy_v2(d->event);
-		vgpu_block_settle(&d->block);
+		finish(d);
 		free(d);
 		settled = true;
 	}
@@ -106,8 +126,8 @@ void vgpu_deferred_drop(CUcontext context)
 		next = d->next;
 		if (d->context == context)
 			d->event = NULL;
-		if (d->block.context == context) {
-			vgpu_block_settle(&d->block);
+		if (d->done != NULL ? d->context == context : d->block.context == context) {
+			finish(d);
 			free(d);
 		} else {
 			push(d);

@@ -282,6 +282,7 @@ static void forked(void)
 	vgpu_libraries_forked();
 	vgpu_managed_forked();
 	vgpu_arrays_forked();
+	vgpu_mapped_arrays_forked();
 }
 
 void vgpu_memory_watch_fork(void)

@@ -78,6 +78,8 @@ void vgpu_pools_synchronised(void);                     /* the program has synch
 /* ---- deferred.c: blocks freed in stream order behind work that has not run --------------------------------------- */
 
 void vgpu_defer(const struct vgpu_block *block, CUstream stream); /* settles at once where the stream is idle */
+/* The same for anything: done(what) when the stream has come so far, at the latest when a context is dropped. */
+void vgpu_defer_done(CUdevice device, void (*done)(void *what), void *what, CUstream stream);
 bool vgpu_deferred_poll(CUdevice device); /* settles what has run; true if memory was given back */
 void vgpu_deferred_drop(CUcontext context);
 
@@ -107,6 +109,24 @@ CUcontext vgpu_plain_context(CUcontext context); /* the primary context for one 
 unsigned vgpu_contexts_created(CUdevice device); /* created ones that live or are being made */
 uint64_t vgpu_library_bytes(void); /* of one context */
 
+/* ---- vmm.c: memory of an allocation handle, for others that keep it ------------------------------------------------ */
+
+struct vgpu_allocation;
+struct vgpu_allocation *vgpu_allocation_of(CUmemGenericAllocationHandle handle); /* one reference more; NULL: unknown */
+void vgpu_allocation_refer(struct vgpu_allocation *allocation);
+void vgpu_allocation_drop(struct vgpu_allocation *allocation);
+void vgpu_allocation_drop_behind(struct vgpu_allocation *allocation, CUstream stream); /* when it has come so far */
+
+/* ---- map_array.c: sparse and deferred arrays, which keep what is mapped into them -------------------------------- */
+
+struct vgpu_mapped_array;
+/* A new one; `whole`: deferred. False without host memory. */
+bool vgpu_mapped_array_add(const void *handle, CUcontext context, bool whole);
+/* Taken out before the driver destroys it (NULL: none of ours), then gone, or put back. */
+struct vgpu_mapped_array *vgpu_mapped_array_take(const void *handle);
+void vgpu_mapped_array_end(struct vgpu_mapped_array *array, bool destroyed);
+void vgpu_mapped_arrays_drop(CUcontext context, uint64_t epoch);
+
 /* ---- fork: the child starts with empty tables (its parent's blocks are not its own) ------------------------------ */
 
 void vgpu_memory_watch_fork(void); /* idempotent */
@@ -119,5 +139,6 @@ void vgpu_greens_forked(void);
 void vgpu_libraries_forked(void);
 void vgpu_managed_forked(void);
 void vgpu_arrays_forked(void);
+void vgpu_mapped_arrays_forked(void);
 
 #endif

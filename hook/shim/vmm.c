@@ -14,7 +14,7 @@
 
 #define CHAINS 1024
 
-struct allocation {
+struct vgpu_allocation {
 	CUdevice device;
 	uint64_t bytes;
 	uint32_t references; /* handles, mappings and calls under way */
@@ -25,7 +25,7 @@ struct node {
 	uint64_t key; /* handle, or address */
 	uint64_t size; /* of a mapping */
 	uint32_t count; /* of a handle: how often it is to be released */
-	struct allocation *allocation;
+	struct vgpu_allocation *allocation;
 	struct node *next;
 };
 
@@ -53,14 +53,14 @@ static void insert(struct node **table, struct node *n)
 }
 
 /* With the lock held. */
-static struct allocation *refer(struct allocation *a)
+static struct vgpu_allocation *refer(struct vgpu_allocation *a)
 {
 	if (a != NULL)
 		a->references++;
 	return a;
 }
 
-static void drop(struct allocation *a)
+static void drop(struct vgpu_allocation *a)
 {
 	if (a == NULL)
 		return;
@@ -73,6 +73,28 @@ static void drop(struct allocation *a)
 	}
 }
 
+void vgpu_allocation_refer(struct vgpu_allocation *a)
+{
+	pthread_mutex_lock(&lock);
+	refer(a);
+	pthread_mutex_unlock(&lock);
+}
+
+void vgpu_allocation_drop(struct vgpu_allocation *a)
+{
+	drop(a);
+}
+
+static void drop_later(void *a)
+{
+	drop(a);
+}
+
+void vgpu_allocation_drop_behind(struct vgpu_allocation *a, CUstream stream)
+{
+	vgpu_defer_done(a->device, drop_later, a, stream);
+}
+
 /* A handle that is still to be released. */
 static struct node *live_handle(CUmemGenericAllocationHandle handle)
 {
@@ -83,7 +105,7 @@ static struct node *live_handle(CUmemGenericAllocationHandle handle)
 }
 
 /* One more release is due for this handle. `spare` becomes its node where it has none; returned if not needed. */
-static struct node *add_handle(CUmemGenericAllocationHandle handle, struct allocation *a, struct node *spare)
+static struct node *add_handle(CUmemGenericAllocationHandle handle, struct vgpu_allocation *a, struct node *spare)
 {
 	pthread_mutex_lock(&lock);
 	struct node *n = live_handle(handle);
@@ -99,7 +121,7 @@ static struct node *add_handle(CUmemGenericAllocationHandle handle, struct alloc
 }
 
 /* A handle that the driver has just made. One that is still known under this number was released behind our back. */
-static void add_new_handle(CUmemGenericAllocationHandle handle, struct allocation *a, struct node *n)
+static void add_new_handle(CUmemGenericAllocationHandle handle, struct vgpu_allocation *a, struct node *n)
 {
 	*n = (struct node){.key = handle, .allocation = a, .count = 1};
 	pthread_mutex_lock(&lock);
@@ -136,14 +158,14 @@ static bool is_managed(const CUmemAllocationProp *prop)
 static CUresult create(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop,
                        unsigned long long flags)
 {
-	struct allocation *a = malloc(sizeof(*a));
+	struct vgpu_allocation *a = malloc(sizeof(*a));
 	struct node *n = malloc(sizeof(*n));
 	if (a == NULL || n == NULL) {
 		free(a);
 		free(n);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
-	*a = (struct allocation){
+	*a = (struct vgpu_allocation){
 	        .device = prop->location.id, .bytes = vgpu_round_up(size, VGPU_GRANULE), .references = 1};
 	CUmemGenericAllocationHandle h = 0;
 	CUresult error = vgpu_reserve_or_reclaim(a->device, a->bytes);
@@ -189,7 +211,7 @@ CUresult hook_cuMemRelease(CUmemGenericAllocationHandle handle)
 		return real_cuMemRelease(handle);
 	pthread_mutex_lock(&lock);
 	struct node *n = live_handle(handle);
-	struct allocation *a = n != NULL ? n->allocation : NULL;
+	struct vgpu_allocation *a = n != NULL ? n->allocation : NULL;
 	bool last = n != NULL && --n->count == 0;
 	pthread_mutex_unlock(&lock);
 	CUresult error = real_cuMemRelease(handle);
@@ -210,9 +232,9 @@ CUresult hook_cuMemRelease(CUmemGenericAllocationHandle handle)
 }
 
 /* The allocation that is mapped at an address; usually asked for the first byte of a mapping. */
-static struct allocation *mapped_at(uint64_t address)
+static struct vgpu_allocation *mapped_at(uint64_t address)
 {
-	struct allocation *a = NULL;
+	struct vgpu_allocation *a = NULL;
 	pthread_mutex_lock(&lock);
 	struct node *n = *find(mappings, address);
 	for (unsigned i = 0; i < CHAINS && n == NULL; i++)
@@ -228,7 +250,7 @@ CUresult hook_cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, 
 {
 	if (vgpu_mode() == VGPU_FREE || handle == NULL)
 		return real_cuMemRetainAllocationHandle(handle, addr);
-	struct allocation *a = mapped_at((uint64_t)(uintptr_t)addr);
+	struct vgpu_allocation *a = mapped_at((uint64_t)(uintptr_t)addr);
 	struct node *spare = a != NULL ? malloc(sizeof(*spare)) : NULL;
 	if (a != NULL && spare == NULL) {
 		drop(a);
@@ -244,6 +266,15 @@ CUresult hook_cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, 
 	return error;
 }
 
+struct vgpu_allocation *vgpu_allocation_of(CUmemGenericAllocationHandle handle)
+{
+	pthread_mutex_lock(&lock);
+	struct node *n = *find(handles, handle);
+	struct vgpu_allocation *a = refer(n != NULL ? n->allocation : NULL);
+	pthread_mutex_unlock(&lock);
+	return a;
+}
+
 /* ---- mappings ---------------------------------------------------------------------------------------------------- */
 
 CUresult hook_cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
@@ -251,10 +282,7 @@ CUresult hook_cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGeneric
 {
 	if (vgpu_mode() == VGPU_FREE)
 		return real_cuMemMap(ptr, size, offset, handle, flags);
-	pthread_mutex_lock(&lock);
-	struct node *n = *find(handles, handle);
-	struct allocation *a = refer(n != NULL ? n->allocation : NULL);
-	pthread_mutex_unlock(&lock);
+	struct vgpu_allocation *a = vgpu_allocation_of(handle);
 	struct node *mapping = a != NULL ? malloc(sizeof(*mapping)) : NULL;
 	if (a != NULL && mapping == NULL) {
 		drop(a);
