@@ -64,7 +64,8 @@ static CUresult make_functions(struct sim_module *module)
 static CUresult make_variables(struct sim_module *module)
 {
 	module->variables = calloc(module->image.nvariables + 1, sizeof(*module->variables));
-	if (!module->variables)
+	module->references = calloc(module->image.nvariables + 1, sizeof(*module->references));
+	if (!module->variables || !module->references)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	for (unsigned i = 0; i < module->image.nvariables; i++) {
 		const struct sim_variable *variable = &module->image.variables[i];
@@ -75,6 +76,11 @@ static CUresult make_variables(struct sim_module *module)
 			return error;
 		if (variable->init_size)
 			memcpy((void *)module->variables[i], variable->init, variable->init_size);
+		if (variable->texture || variable->surface) {
+			module->references[i] = sim_module_ref_new(variable->surface);
+			if (!module->references[i])
+				return CUDA_ERROR_OUT_OF_MEMORY;
+		}
 	}
 	return CUDA_SUCCESS;
 }
@@ -139,8 +145,11 @@ static void release(struct sim_module *module)
 	for (unsigned i = 0; module->variables && i < module->image.nvariables; i++)
 		if (module->variables[i])
 			sim_memory_put(module->context, module->variables[i]);
+	for (unsigned i = 0; module->references && i < module->image.nvariables; i++)
+		sim_module_ref_free(module->references[i]);
 	free(module->functions);
 	free(module->variables);
+	free(module->references);
 	sim_image_free(&module->image);
 	free(module);
 }
@@ -378,4 +387,32 @@ CUresult sim_cuModuleGetGlobal_v2(CUdeviceptr *dptr, size_t *bytes, CUmodule hmo
 	if (!name || (!dptr && !bytes))
 		return CUDA_ERROR_INVALID_VALUE;
 	return sim_module_variable(module, name, false, dptr, bytes);
+}
+
+static CUresult find_reference(CUmodule hmod, const char *name, bool surface, void **out)
+{
+	CUresult error;
+	struct sim_module *module = module_of(hmod, &error);
+	if (!module)
+		return error;
+	if (!out || !name)
+		return CUDA_ERROR_INVALID_VALUE;
+	for (unsigned i = 0; i < module->image.nvariables; i++) {
+		const struct sim_variable *variable = &module->image.variables[i];
+		if (!module->references[i] || variable->surface != surface || strcmp(variable->name, name) != 0)
+			continue;
+		*out = module->references[i];
+		return CUDA_SUCCESS;
+	}
+	return CUDA_ERROR_NOT_FOUND;
+}
+
+CUresult sim_cuModuleGetTexRef(CUtexref *ref, CUmodule hmod, const char *name)
+{
+	return find_reference(hmod, name, false, (void **)ref);
+}
+
+CUresult sim_cuModuleGetSurfRef(CUsurfref *ref, CUmodule hmod, const char *name)
+{
+	return find_reference(hmod, name, true, (void **)ref);
 }

@@ -37,6 +37,7 @@ struct sim_module {
 	struct sim_image image;
 	struct sim_function *functions; /* as image.kernels */
 	CUdeviceptr *variables;         /* as image.variables; 0: not there */
+	void **references;              /* likewise: what textures and surfaces are bound to; NULL: a variable */
 	struct sim_module *next, *prev; /* the context's */
 	struct sim_module *next_of_library;
 };
@@ -94,6 +95,10 @@ int sim_kernel_attribute(const struct sim_image *image, const struct sim_kernel_
 CUresult sim_kernel_set(const struct sim_kernel_image *kernel, struct sim_settings *settings, int device,
                         CUfunction_attribute attribute, int value);
 int sim_shared_limit(int device, CUdevice_attribute attribute); /* a device attribute, by physical index */
+
+/* texture_ref.c: what a texture or surface of a module is bound to. */
+void *sim_module_ref_new(bool surface); /* NULL: no memory */
+void sim_module_ref_free(void *ref);
 
 /* occupancy.c */
 unsigned sim_blocks_per_sm(const struct sim_function *function, unsigned threads, size_t dynamic_shared);

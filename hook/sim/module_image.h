@@ -35,6 +35,7 @@ struct sim_variable {
 	unsigned char *init; /* init_size bytes; the rest is zero */
 	uint64_t init_size;
 	bool constant, managed;
+	bool texture, surface; /* a reference, which the driver holds */
 	bool external;       /* declared here, defined in another input of a link */
 };
 

@@ -145,6 +145,7 @@ struct declaration {
 	uint64_t size;     /* bytes, all elements; 0: an array without a size */
 	uint64_t align;
 	bool managed;
+	bool texture, surface;
 };
 
 static unsigned type_size(const struct reader *r)
@@ -211,6 +212,8 @@ static bool read_declaration(struct reader *r, struct declaration *d)
 		} else if (!d->element && type_size(r)) {
 			d->scalar = type_size(r);
 			d->element = d->scalar * vector;
+			d->texture = is(r, ".texref");
+			d->surface = is(r, ".surfref");
 			next(r);
 		} else {
 			break;
@@ -318,6 +321,8 @@ static bool read_variables(struct reader *r, bool constant, bool external)
 		variable->align = d.align;
 		variable->constant = constant;
 		variable->managed = d.managed;
+		variable->texture = d.texture;
+		variable->surface = d.surface;
 		variable->external = external;
 	}
 	if (take(r, "=") && !read_initializer(r, &d, variable))

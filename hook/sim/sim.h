@@ -171,7 +171,9 @@ enum sim_tag {
 	SIM_TAG_ARRAY,
 	SIM_TAG_MIPMAP,
 	SIM_TAG_TEXREF,
-	SIM_TAG_SURFREF
+	SIM_TAG_SURFREF,
+	SIM_TAG_TEXTURE,
+	SIM_TAG_SURFACE
 };
 void sim_handle_add(void *handle, enum sim_tag tag);
 bool sim_handle_is(const void *handle, enum sim_tag tag); /* live and of this kind */
