@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Write the generated pages of docs/reference, or say which are not current: reference.py [--check].
 
-`cli.md` from the commands themselves, `entry-points.md` from the class tables of hook/include/partage,
-`simulator-support.md` from the build's own list. Called by `make docs`; a test calls it with `--check`. What can go
-wrong: nothing was built, and then there is no list of what the simulator supports.
+`cli.md` from the commands themselves, `entry-points.md` from the class tables of hook/include/partage, `abi.md` from
+the headers beside them, `errors.md` from whatever raises them, `simulator-support.md` from the build's own list. Called
+by `make docs`; a test calls it with `--check`. What can go wrong: nothing was built, and then there is no list of what
+the simulator supports.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
+import reference_abi
+import reference_errors
 
 from partage.cli.app import cli
 from partage.cli.exit_codes import MEANINGS
@@ -134,6 +137,8 @@ def main(*, check: bool) -> int:
     pages = {
         "cli.md": cli_page(),
         "entry-points.md": entry_points_page(),
+        "abi.md": reference_abi.page(NOTE),
+        "errors.md": reference_errors.page(NOTE),
         "simulator-support.md": support_page(),
     }
     for name, text in pages.items():

@@ -1,6 +1,6 @@
-"""We test these aspects of a share whose files or environment are tampered with while it runs (kinds K08 and K09; D8, D19): the
-program is never given more than its share, nor is one that starts afterwards; whatever it did to its own files, its
-neighbour on the card, the watchers and the command line go on as if nothing had happened; nobody hangs."""
+"""We test these aspects of a share whose files or environment are tampered with while it runs (kinds K08 and K09; D8,
+D19): the program is never given more than its share, nor is one that starts afterwards; whatever it did to its own
+files, its neighbour on the card, the watchers and the command line go on as if nothing had happened; nobody hangs."""
 
 from __future__ import annotations
 

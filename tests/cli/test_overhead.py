@@ -1,6 +1,6 @@
-"""We test these aspects (C008, C036) of what the driver keeps for itself, on a small card whose contexts and modules cost memory:
-the view inside a share agrees with the card's own count; neighbours are never the ones who are refused; a share smaller
-than a context still answers; memory of the dead is gone from ledger and card alike."""
+"""We test these aspects (C008, C036) of what the driver keeps for itself, on a small card whose contexts and modules
+cost memory: the view inside a share agrees with the card's own count; neighbours are never the ones who are refused;
+a share smaller than a context still answers; memory of the dead is gone from ledger and card alike."""
 
 from __future__ import annotations
 

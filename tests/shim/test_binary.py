@@ -1,6 +1,7 @@
 """What libvgpu.so is as a file, and what it does to a process that has nothing to do with a GPU.
 
-We test these aspects (C027; D25: without a driver everything still starts): what it needs and imports (it must load into every libc since 2.17, with or without a driver),
+We test these aspects (C027; D25: without a driver everything still starts): what it needs and imports (it must load
+into every libc since 2.17, with or without a driver),
 what it exports (what it hooks, and nothing else), how it is linked, and that a program which never calls the driver
 does no more than map it.
 """

@@ -46,7 +46,7 @@
 
 #define PTG_LEDGER_MAGIC  UINT64_C(0x3144454c47545250) /* "PRTGLED1" */
 #define PTG_LEDGER_LAYOUT 1
-#define PTG_SLOTS         1024
+#define PTG_SLOTS         1024 /* most processes of one container on a device at once */
 #define PTG_UNIT          4096 /* bytes per charged unit */
 
 /* Device word W: used:32 | slot:10 | seq:22. Slot words `done` and `next`: used:32 | 0:10 | seq:22. */
@@ -73,7 +73,7 @@ struct ptg_slot_device {
 
 /* One process: identity = (pid, start time, pid namespace). */
 struct ptg_slot {
-	uint32_t state;
+	uint32_t state; /* PTG_SLOT_*; stored last */
 	uint32_t generation; /* +1 each time the slot is taken */
 	int32_t pid;        /* as the process itself sees it */
 	int32_t host_pid;   /* filled by whoever watches from outside; 0 = not known */
@@ -82,13 +82,13 @@ struct ptg_slot {
 	char name[16];   /* /proc/self/comm, NUL-terminated */
 	uint64_t entries;    /* launches that passed the gate and have not returned (compute shares) */
 	uint64_t reserved0;
-	struct ptg_slot_device device[PTG_DEVICES];
+	struct ptg_slot_device device[PTG_DEVICES]; /* by index in ptg_ledger.uuid */
 	uint64_t reserved[56];
 };
 
 /* One device: the first line is written by charges, the second by launches that wait. */
 struct ptg_ledger_device {
-	uint64_t word; /* W, see above */
+	uint64_t word; /* W = used, slot that changed it last, number of the change; see above */
 	uint64_t reserved0[7];
 	uint32_t want;    /* processes that wait for a turn */
 	uint32_t reserved1;
@@ -98,10 +98,10 @@ struct ptg_ledger_device {
 
 struct ptg_ledger {
 	uint64_t magic; /* stored last when the file is initialised */
-	uint32_t layout;
+	uint32_t layout; /* PTG_LEDGER_LAYOUT */
 	uint32_t size; /* bytes of the whole structure */
 	uint32_t ndev; /* devices claimed in `uuid` */
-	uint32_t nslots;
+	uint32_t nslots; /* PTG_SLOTS */
 	uint64_t reserved0[5];
 	/* own cache line */
 	uint32_t doorbell; /* futex: +1 when a slot is taken, a turn is wanted or code has been loaded */
@@ -114,9 +114,9 @@ struct ptg_ledger {
 	uint64_t reserved3[104];
 	char uuid[PTG_DEVICES][PTG_UUID_SIZE]; /* device index -> UUID; under a policy: the policy's order */
 	uint64_t reserved4[256];
-	struct ptg_ledger_device device[PTG_DEVICES]; /* at 4096 */
+	struct ptg_ledger_device device[PTG_DEVICES]; /* by index in `uuid`; at 4096 */
 	uint64_t reserved5[256];
-	struct ptg_slot slot[PTG_SLOTS]; /* at 8192 */
+	struct ptg_slot slot[PTG_SLOTS]; /* one a process; at 8192 */
 };
 
 #endif

@@ -17,7 +17,7 @@
 
 #define PTG_POLICY_MAGIC  UINT64_C(0x314c4f5047545250) /* "PRTGPOL1" */
 #define PTG_POLICY_LAYOUT 1
-#define PTG_DEVICES       16
+#define PTG_DEVICES       16 /* most devices of one container */
 #define PTG_UUID_SIZE     64 /* "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx", NUL-padded */
 
 /* ptg_policy.state */
@@ -41,7 +41,7 @@
 
 /* One device of the grant; its position is the ordinal in the container. */
 struct ptg_policy_device {
-	char uuid[PTG_UUID_SIZE];
+	char uuid[PTG_UUID_SIZE]; /* NUL-padded, as the driver and NVML print it */
 	uint64_t memory;   /* bytes: the hard limit, > 0 */
 	int64_t overhead; /* bytes: the watcher's correction, written >= 0 (less would outlive what it corrects and lift the
 	                   * limit); used = max(0, ledger + overhead) */
@@ -57,20 +57,20 @@ struct ptg_policy_device {
 };
 
 struct ptg_policy {
-	uint64_t magic;
-	uint32_t layout;
+	uint64_t magic; /* PTG_POLICY_MAGIC */
+	uint32_t layout; /* PTG_POLICY_LAYOUT */
 	uint32_t size; /* bytes of the whole structure */
 	uint32_t seq; /* odd = being written */
 	uint32_t crc32c; /* over every byte behind this field */
-	uint64_t generation;
-	uint32_t state;
-	uint32_t flags;
-	uint32_t share_class;
+	uint64_t generation; /* of the grant: +1 with every rewrite */
+	uint32_t state; /* PTG_STATE_* */
+	uint32_t flags; /* PTG_FLAG_*, bits */
+	uint32_t share_class; /* PTG_CLASS_* */
 	uint32_t priority; /* 0 (first) to 2 */
-	uint32_t enforcement;
+	uint32_t enforcement; /* PTG_ENFORCE_*, bits: what really holds the limit */
 	uint32_t ndev; /* <= PTG_DEVICES */
 	uint64_t reserved;
-	struct ptg_policy_device device[PTG_DEVICES];
+	struct ptg_policy_device device[PTG_DEVICES]; /* the first `ndev` are granted */
 };
 
 #endif

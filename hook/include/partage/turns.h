@@ -27,13 +27,13 @@ struct ptg_turn {
 };
 
 struct ptg_turns {
-	uint64_t magic;
-	uint32_t layout;
-	uint32_t size;
-	uint32_t ndev;
+	uint64_t magic; /* PTG_TURNS_MAGIC, stored last when the file is made */
+	uint32_t layout; /* PTG_TURNS_LAYOUT */
+	uint32_t size; /* bytes of the whole structure */
+	uint32_t ndev; /* <= PTG_DEVICES */
 	uint32_t reserved0;
 	uint64_t reserved[5];
-	struct ptg_turn turn[PTG_DEVICES];
+	struct ptg_turn turn[PTG_DEVICES]; /* by ptg_policy_device.turn */
 };
 
 #endif

@@ -89,7 +89,7 @@ KINDS: Final[dict[str, Kind]] = {
     "user": Kind(_OK, "who runs this"),
     "runtime-directory-ignored": Kind(
         _WARNING,
-        "XDG_RUNTIME_DIR is set but cannot be used, so /tmp is used instead, where others see the names of shares",
+        "XDG_RUNTIME_DIR is set but is no directory, so hand-overs and simulated machines lie in /tmp",
         "set it to an existing directory of your own (an absolute path)",
     ),
     "shared-directory-refused": Kind(
@@ -180,7 +180,7 @@ KINDS: Final[dict[str, Kind]] = {
     ),
     "driver-old": Kind(
         _WARNING,
-        "the driver is older than CUDA 12.0, the oldest that the library knows the entry points of",
+        "the driver is older than CUDA 12.0: what it lacks is not handed out, but nothing is tested with it",
         "update the driver",
     ),
     "driver-new": Kind(
