@@ -40,6 +40,10 @@ DOES: Final = {
 }
 
 
+#: Classes whose names each need a reason that a user accepts: what is refused, and what is let through on purpose.
+EXPLAINED: Final = ("REFUSED", "FORWARDED")
+
+
 def cell(text: str) -> str:
     """Return text that can stand in a table."""
     return " ".join(text.split()).replace("|", "\\|")
@@ -104,6 +108,13 @@ def read_table(name: str) -> dict[str, list[str]]:
     return found
 
 
+def reasons(name: str, kind: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield why a class table puts names into a class, and which, in its order."""
+    text = (TOP / "hook/include/partage" / name).read_text()
+    for match in re.finditer(rf"/\* {kind}: (.*?)\*/((?:\nAPI\(\w+, {kind}\))+)", text, re.DOTALL):
+        yield " ".join(match[1].replace("\n *", " ").split()), re.findall(r"API\((\w+)", match[2])
+
+
 def entry_points_page() -> str:
     """Return the page that says what happens to each public name of cuda.h and nvml.h."""
     parts = [
@@ -114,11 +125,15 @@ def entry_points_page() -> str:
             "`nvml_api.def`, which also say why. A device that was not granted does not exist for any of them."
         ),
     ]
-    for title, table in (("cuda.h", read_table("cuda_api.def")), ("nvml.h", read_table("nvml_api.def"))):
+    for title, file in (("cuda.h", "cuda_api.def"), ("nvml.h", "nvml_api.def")):
+        table = read_table(file)
         parts.append(f"## {title}: {sum(map(len, table.values()))} names")
         for kind, names in table.items():
-            if names:
-                parts += [f"### {kind.lower()}: {len(names)}", f"{DOES[kind]}.", ", ".join(f"`{n}`" for n in names)]
+            if not names:
+                continue
+            parts += [f"### {kind.lower()}: {len(names)}", f"{DOES[kind]}."]
+            groups = list(reasons(file, kind)) if kind in EXPLAINED else [("", names)]
+            parts += ["- " + f"{why}: " * bool(why) + ", ".join(f"`{n}`" for n in group) for why, group in groups]
     return "\n\n".join(parts) + "\n"
 
 

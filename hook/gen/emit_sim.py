@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from emit import BANNER, unused
 from symbols import Procedure, split_name
+from unsupported import reason
 
 if TYPE_CHECKING:
     from api import Function, Header
@@ -90,7 +91,7 @@ def entry_c(header: Header, impls: dict[str, Implementation], nvml: bool) -> str
     success = "NVML_ERROR_NOT_SUPPORTED" if nvml else "CUDA_ERROR_NOT_SUPPORTED"
     lines = [BANNER.format(what=what), '#include "sim_impl.h"', '#include "entry.h"', '#include "sim.h"', ""]
     if not nvml:
-        lines += ["bool sim_capture_prohibits(int *result);", ""]
+        lines += ['#include "logs.h"', "", "bool sim_capture_prohibits(int *result);", ""]
     lines += ["const char *const sim_call_name[] = {", *(f'\t"{name}",' for name in header.functions), "};", ""]
     lines += [
         f"const unsigned sim_calls = {len(header.functions)};",
@@ -107,13 +108,16 @@ def _state(nvml: bool) -> str:
         return (
             "const int sim_entry_not_ready = NVML_ERROR_UNINITIALIZED;\n\nbool sim_nvml_initialized(void);\n\n"
             "bool sim_entry_ready(void)\n{\n\treturn sim_nvml_initialized();\n}\n\n"
-            "int sim_entry_device(void)\n{\n\treturn -1; /* NVML has no current device */\n}\n"
+            "int sim_entry_device(void)\n{\n\treturn -1; /* NVML has no current device */\n}\n\n"
+            "void sim_entry_failed(unsigned call, int result)\n{\n\t(void)call;\n\t(void)result;\n}\n"
         )
     return (
         "_Thread_local struct sim_thread sim_thread;\nconst int sim_entry_not_ready = CUDA_ERROR_NOT_INITIALIZED;\n\n"
         "bool sim_entry_ready(void)\n{\n\treturn sim_initialized();\n}\n\n"
         "int sim_entry_device(void)\n{\n\tstruct sim_context *context = sim_current();\n\n"
-        "\treturn context ? context->device : -1;\n}\n"
+        "\treturn context ? context->device : -1;\n}\n\n"
+        "void sim_entry_failed(unsigned call, int result)\n{\n"
+        "\tsim_logs_note(sim_call_name[call], result);\n}\n"
     )
 
 
@@ -159,19 +163,22 @@ def support_md(headers: list[Header], impls: dict[str, Implementation]) -> str:
     lines += [
         "another spelling with the same parameters. *per-thread*: runs the base function on the thread's own default"
     ]
-    lines += ["stream. *no*: answers `CUDA_ERROR_NOT_SUPPORTED` or `NVML_ERROR_NOT_SUPPORTED`.", ""]
+    lines += [
+        "stream. *no*, and why: answers `CUDA_ERROR_NOT_SUPPORTED` or `NVML_ERROR_NOT_SUPPORTED`.",
+        "",
+    ]
     for header in headers:
         names = list(header.functions)
         done = sum(1 for name in names if impls[name].function)
         lines += [f"## {header.path.name}: {done} of {len(names)}", "", "| entry point | support |", "|---|---|"]
-        lines += [f"| `{name}` | {_support(impls[name])} |" for name in sorted(names)]
+        lines += [f"| `{name}` | {_support(name, impls[name])} |" for name in sorted(names)]
         lines.append("")
     return "\n".join(lines)
 
 
-def _support(impl: Implementation) -> str:
+def _support(name: str, impl: Implementation) -> str:
     if impl.function is None:
-        return "no"
+        return f"no: {reason(name)}"
     if impl.own:
         return "own"
     return f"per-thread (`{impl.function}`)" if impl.per_thread else f"shared (`{impl.function}`)"

@@ -31,6 +31,25 @@ void sim_limits_init(struct sim_context *context)
 	context->peers = 0;
 }
 
+/* The current context, for a call that has a place to answer to. */
+static CUresult require_for(const void *out, struct sim_context **context)
+{
+	CUresult result = sim_require(context);
+
+	return result == CUDA_SUCCESS && !out ? CUDA_ERROR_INVALID_VALUE : result;
+}
+
+/* A live context by its handle, or the current one, for a call that has a place to answer to. */
+static CUresult find_for(const void *out, CUcontext handle, struct sim_context **context)
+{
+	if (!sim_initialized())
+		return CUDA_ERROR_NOT_INITIALIZED;
+	*context = sim_context_of(handle);
+	if (!*context)
+		return CUDA_ERROR_INVALID_CONTEXT;
+	return out ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
 static size_t limit_count(void)
 {
 	return sizeof((struct sim_context){0}.limit) / sizeof(uint64_t);
@@ -67,12 +86,10 @@ CUresult sim_cuCtxGetLimit(size_t *value, CUlimit limit)
 CUresult sim_cuCtxGetDevice(CUdevice *device)
 {
 	struct sim_context *context;
-	CUresult result = sim_require(&context);
+	CUresult result = require_for(device, &context);
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (!device)
-		return CUDA_ERROR_INVALID_VALUE;
 	*device = context->ordinal;
 	return CUDA_SUCCESS;
 }
@@ -93,12 +110,10 @@ CUresult sim_cuCtxGetDevice_v2(CUdevice *device, CUcontext handle)
 CUresult sim_cuCtxGetFlags(unsigned int *flags)
 {
 	struct sim_context *context;
-	CUresult result = sim_require(&context);
+	CUresult result = require_for(flags, &context);
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (!flags)
-		return CUDA_ERROR_INVALID_VALUE;
 	*flags = context->flags | CU_CTX_MAP_HOST;
 	return CUDA_SUCCESS;
 }
@@ -118,26 +133,22 @@ CUresult sim_cuCtxSetFlags(unsigned int flags)
 
 CUresult sim_cuCtxGetId(CUcontext handle, unsigned long long *id)
 {
-	if (!sim_initialized())
-		return CUDA_ERROR_NOT_INITIALIZED;
-	struct sim_context *context = sim_context_of(handle);
-	if (!context)
-		return CUDA_ERROR_INVALID_CONTEXT;
-	if (!id)
-		return CUDA_ERROR_INVALID_VALUE;
+	struct sim_context *context;
+	CUresult result = find_for(id, handle, &context);
+
+	if (result != CUDA_SUCCESS)
+		return result;
 	*id = context->id;
 	return CUDA_SUCCESS;
 }
 
 CUresult sim_cuCtxGetApiVersion(CUcontext handle, unsigned int *version)
 {
-	if (!sim_initialized())
-		return CUDA_ERROR_NOT_INITIALIZED;
-	struct sim_context *context = sim_context_of(handle);
-	if (!context)
-		return CUDA_ERROR_INVALID_CONTEXT;
-	if (!version)
-		return CUDA_ERROR_INVALID_VALUE;
+	struct sim_context *context;
+	CUresult result = find_for(version, handle, &context);
+
+	if (result != CUDA_SUCCESS)
+		return result;
 	*version = context->api_version;
 	return CUDA_SUCCESS;
 }
@@ -145,12 +156,10 @@ CUresult sim_cuCtxGetApiVersion(CUcontext handle, unsigned int *version)
 CUresult sim_cuCtxGetCacheConfig(CUfunc_cache *config)
 {
 	struct sim_context *context;
-	CUresult result = sim_require(&context);
+	CUresult result = require_for(config, &context);
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (!config)
-		return CUDA_ERROR_INVALID_VALUE;
 	*config = context->cache_config;
 	return CUDA_SUCCESS;
 }
@@ -171,12 +180,10 @@ CUresult sim_cuCtxSetCacheConfig(CUfunc_cache config)
 CUresult sim_cuCtxGetSharedMemConfig(CUsharedconfig *config)
 {
 	struct sim_context *context;
-	CUresult result = sim_require(&context);
+	CUresult result = require_for(config, &context);
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (!config)
-		return CUDA_ERROR_INVALID_VALUE;
 	*config = context->shared_config;
 	return CUDA_SUCCESS;
 }

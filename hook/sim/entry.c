@@ -164,6 +164,8 @@ int sim_leave(unsigned call, int result)
 	char line[160];
 	int length;
 
+	if (result)
+		sim_entry_failed(call, result);
 	if (trace_fd < 0)
 		return result;
 	length = snprintf(line, sizeof line, "%s %d %d\n", sim_call_name[call], result, (int)getpid());

@@ -16,6 +16,7 @@ extern uint64_t sim_call_count[]; /* calls of this process so far, atomic */
 extern const int sim_entry_not_ready; /* the library's "not initialised" */
 bool sim_entry_ready(void);
 int sim_entry_device(void); /* physical index of the current device, -1 if none */
+void sim_entry_failed(unsigned call, int result); /* for the library's own log */
 
 /* flags of an entry point */
 #define SIM_EARLY 1 /* answered before initialisation */

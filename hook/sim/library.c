@@ -266,6 +266,14 @@ CUresult sim_cuLibraryGetManaged(CUdeviceptr *dptr, size_t *bytes, CUlibrary lib
 	return library_variable(library, name, true, dptr, bytes);
 }
 
+/* Unified functions are those that host and device call by one pointer; no image that is read here has any. */
+CUresult sim_cuLibraryGetUnifiedFunction(void **fptr, CUlibrary library, const char *symbol)
+{
+	if (!library_of(library))
+		return CUDA_ERROR_INVALID_HANDLE;
+	return fptr && symbol ? CUDA_ERROR_NOT_FOUND : CUDA_ERROR_INVALID_VALUE;
+}
+
 /* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
 static const struct sim_kernel_image *image_of(const struct sim_kernel *kernel)

@@ -416,3 +416,20 @@ CUresult sim_cuModuleGetSurfRef(CUsurfref *ref, CUmodule hmod, const char *name)
 {
 	return find_reference(hmod, name, true, (void **)ref);
 }
+
+/* The old form has 32 bits for an address, and a variable lies where it lies. */
+CUresult sim_cuModuleGetGlobal(CUdeviceptr_v1 *dptr, unsigned int *bytes, CUmodule hmod, const char *name)
+{
+	CUdeviceptr p = 0;
+	size_t size = 0;
+	CUresult error = sim_cuModuleGetGlobal_v2(dptr ? &p : NULL, bytes ? &size : NULL, hmod, name);
+	if (error != CUDA_SUCCESS)
+		return error;
+	if (p > UINT32_MAX || size > UINT32_MAX)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (dptr)
+		*dptr = (CUdeviceptr_v1)p;
+	if (bytes)
+		*bytes = (unsigned)size;
+	return CUDA_SUCCESS;
+}

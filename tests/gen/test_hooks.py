@@ -66,7 +66,7 @@ print(json.dumps(results))
 
 def test_refused_names_are_refused_under_a_limit_and_never_reach_the_driver(run: Run, inputs: generate.Inputs) -> None:
     refused = sorted(name for name, kind in inputs.classes.items() if kind == classes.REFUSED)
-    assert len(refused) > 45
+    assert refused
     results = run(CALL_ALL, refused, CUDA_DEVICE_MEMORY_LIMIT="1g")
     assert results == {name: [3 if name.startswith("nvml") else 801, 0] for name in refused}
 
