@@ -240,14 +240,14 @@ static CUresult map(map_function *driver, CUarrayMapInfo *list, unsigned count, 
 
 CUresult hook_cuMemMapArrayAsync(CUarrayMapInfo *mapInfoList, unsigned int count, CUstream hStream)
 {
-	if (vgpu_mode() == VGPU_FREE || mapInfoList == NULL || count == 0)
+	if (vgpu_mode() == VGPU_FREE || mapInfoList == NULL || count == 0 || vgpu_stream_refused(hStream))
 		return real_cuMemMapArrayAsync(mapInfoList, count, hStream);
 	return map(real_cuMemMapArrayAsync, mapInfoList, count, hStream, hStream);
 }
 
 CUresult hook_cuMemMapArrayAsync_ptsz(CUarrayMapInfo *mapInfoList, unsigned int count, CUstream hStream)
 {
-	if (vgpu_mode() == VGPU_FREE || mapInfoList == NULL || count == 0)
+	if (vgpu_mode() == VGPU_FREE || mapInfoList == NULL || count == 0 || vgpu_stream_refused(hStream))
 		return real_cuMemMapArrayAsync_ptsz(mapInfoList, count, hStream);
 	return map(real_cuMemMapArrayAsync_ptsz, mapInfoList, count, hStream,
 	           hStream != NULL ? hStream : CU_STREAM_PER_THREAD);

@@ -75,6 +75,12 @@ void vgpu_give_back_for(const struct vgpu_block *b, uint64_t bytes)
 		vgpu_give_back(b->device, bytes);
 }
 
+bool vgpu_stream_refused(CUstream stream)
+{
+	CUcontext context;
+	return real_cuStreamGetCtx(stream, &context) != CUDA_SUCCESS;
+}
+
 CUstreamCaptureMode vgpu_relax(void)
 {
 	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;

@@ -65,6 +65,9 @@ void vgpu_give_back_for(const struct vgpu_block *block, uint64_t bytes);
 bool vgpu_reclaim(CUdevice device); /* settles and yields what can; true if that is worth another try */
 CUresult vgpu_place(CUdevice *device, CUcontext *context); /* of the calling thread; the driver's own error */
 
+/* The driver refuses a call for its stream alone: nothing else that the call names is to be looked at. */
+bool vgpu_stream_refused(CUstream stream);
+
 /* Our own queries must not break a stream capture that this thread has under way: run them between these two. */
 CUstreamCaptureMode vgpu_relax(void);
 void vgpu_unrelax(CUstreamCaptureMode before);

@@ -13,7 +13,7 @@ import pytest
 
 from partage.run.libraries import find_sim
 
-from .conftest import PROGRAMS, TOP, RunProgram, made, need
+from .conftest import BUILD, PROGRAMS, TOP, RunProgram, made, need
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -80,6 +80,24 @@ def test_cuda_core_builds_graphs_of_every_kind_and_their_memory_is_held_to_the_s
     assert done["same_bytes"]
     assert done["reserved"] > done["trimmed"] == 0
     assert done["given"] == [2 * GIB, "CUDA_ERROR_OUT_OF_MEMORY"]
+
+
+def test_arrays_and_textures_give_the_same_bytes_with_and_without_the_share_and_are_held_to_it(
+    run_shared: RunProgram, clean_environment: dict[str, str]
+) -> None:
+    need("cuda.bindings")
+    program = [sys.executable, str(PROGRAMS / "arrays_work.py")]
+    done = json.loads(run_shared(*program, memory="2Gi").stdout)
+    assert {same for _, same in done["results"]["bytes"].values()} == {True}
+    assert done["results"]["textures"] == [4, True, "CUDA_ERROR_INVALID_VALUE"]
+    assert set(done["results"]["wrong"]) == {"CUDA_ERROR_INVALID_VALUE"}
+    assert done["given"] == {kind: [2 * GIB, "CUDA_ERROR_OUT_OF_MEMORY"] for kind in ("array", "array 3d", "mip-map")}
+    assert (done["free"], done["total"]) == (2 * GIB, 2 * GIB)
+    alone = clean_environment | {"LD_LIBRARY_PATH": str(BUILD / "sim"), "PARTAGE_SIM": "zero"}
+    whole = subprocess.run(program, env=alone, capture_output=True, text=True, timeout=280, check=True)
+    without = json.loads(whole.stdout)
+    assert without["results"] == done["results"]
+    assert without["given"]["array"][0] > 70 * GIB
 
 
 def test_triton_compiles_its_helper_and_a_kernel_loads_launches_and_is_held_to_its_share(
