@@ -260,7 +260,8 @@ static bool describe(const CUmemLocation *location, CUmemAllocationType type, st
 
 CUresult hook_cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps)
 {
-	if (vgpu_mode() == VGPU_FREE || pool == NULL || poolProps == NULL)
+	if (vgpu_mode() == VGPU_FREE || pool == NULL || poolProps == NULL ||
+	    poolProps->allocType == CU_MEM_ALLOCATION_TYPE_INVALID)
 		return real_cuMemPoolCreate(pool, poolProps);
 	struct pool *p = new_pool();
 	if (p == NULL)

@@ -91,6 +91,66 @@ static CUresult use_create(void *function, uint64_t n)
 	return error;
 }
 
+/* Rows of 16 KiB, 128 of them for each granule: no layout adds anything. */
+static CUDA_ARRAY3D_DESCRIPTOR granules(uint64_t n)
+{
+	return (CUDA_ARRAY3D_DESCRIPTOR){
+	        .Width = 4096, .Height = n * GRANULE / 16384, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 1};
+}
+
+static CUresult destroyed(CUresult error, CUarray array)
+{
+	if (error == CUDA_SUCCESS)
+		OK(cuArrayDestroy(array));
+	return error;
+}
+
+static CUresult use_array(void *function, uint64_t n)
+{
+	CUDA_ARRAY3D_DESCRIPTOR d = granules(n);
+	CUDA_ARRAY_DESCRIPTOR flat = {d.Width, d.Height, d.Format, d.NumChannels};
+	CUarray array;
+	CUresult error = ((CUresult (*)(CUarray *, const CUDA_ARRAY_DESCRIPTOR *))function)(&array, &flat);
+	return destroyed(error, array);
+}
+
+static CUresult use_old_array(void *function, uint64_t n)
+{
+	CUDA_ARRAY3D_DESCRIPTOR d = granules(n);
+	CUDA_ARRAY_DESCRIPTOR_v1 flat = {(unsigned)d.Width, (unsigned)d.Height, d.Format, d.NumChannels};
+	CUarray array;
+	CUresult error = ((CUresult (*)(CUarray *, const CUDA_ARRAY_DESCRIPTOR_v1 *))function)(&array, &flat);
+	return destroyed(error, array);
+}
+
+static CUresult use_array_3d(void *function, uint64_t n)
+{
+	CUDA_ARRAY3D_DESCRIPTOR d = granules(n);
+	CUarray array;
+	CUresult error = ((CUresult (*)(CUarray *, const CUDA_ARRAY3D_DESCRIPTOR *))function)(&array, &d);
+	return destroyed(error, array);
+}
+
+static CUresult use_old_array_3d(void *function, uint64_t n)
+{
+	CUDA_ARRAY3D_DESCRIPTOR d = granules(n);
+	CUDA_ARRAY3D_DESCRIPTOR_v1 old = {(unsigned)d.Width, (unsigned)d.Height, 0, d.Format, d.NumChannels, 0};
+	CUarray array;
+	CUresult error = ((CUresult (*)(CUarray *, const CUDA_ARRAY3D_DESCRIPTOR_v1 *))function)(&array, &old);
+	return destroyed(error, array);
+}
+
+static CUresult use_mipmap(void *function, uint64_t n)
+{
+	CUDA_ARRAY3D_DESCRIPTOR d = granules(n);
+	CUmipmappedArray mipmap;
+	CUresult error =
+	        ((CUresult (*)(CUmipmappedArray *, const CUDA_ARRAY3D_DESCRIPTOR *, unsigned))function)(&mipmap, &d, 1);
+	if (error == CUDA_SUCCESS)
+		OK(cuMipmappedArrayDestroy(mipmap));
+	return error;
+}
+
 static const struct kind {
 	const char *symbol, *base;
 	int version;
@@ -111,6 +171,12 @@ static const struct kind {
         {"cuMemAllocFromPoolAsync_ptsz", "cuMemAllocFromPoolAsync", 11020, true, 1, use_pool,
 	 (void *)cuMemAllocFromPoolAsync_ptsz},
         {"cuMemCreate", "cuMemCreate", 10020, false, GRANULE, use_create, (void *)cuMemCreate},
+        {"cuArrayCreate_v2", "cuArrayCreate", 3020, false, GRANULE, use_array, (void *)cuArrayCreate_v2},
+        {"cuArrayCreate", "cuArrayCreate", 2000, false, GRANULE, use_old_array, (void *)cuArrayCreate},
+        {"cuArray3DCreate_v2", "cuArray3DCreate", 3020, false, GRANULE, use_array_3d, (void *)cuArray3DCreate_v2},
+        {"cuArray3DCreate", "cuArray3DCreate", 2000, false, GRANULE, use_old_array_3d, (void *)cuArray3DCreate},
+        {"cuMipmappedArrayCreate", "cuMipmappedArrayCreate", 5000, false, GRANULE, use_mipmap,
+	 (void *)cuMipmappedArrayCreate},
 };
 #define KINDS (sizeof(kinds) / sizeof(*kinds))
 

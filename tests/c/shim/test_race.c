@@ -119,12 +119,38 @@ static CUresult create_array(struct held_block *b, size_t size, bool mipmap)
 	return size % 2 ? cuArray3DCreate_v2(&b->array, &d) : cuArrayCreate_v2(&b->array, &flat);
 }
 
+/* An array that has no memory of its own: a handle is mapped into it and released, and lives as long as it is mapped. */
+static CUresult create_deferred(struct held_block *b, size_t size)
+{
+	CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED};
+	CUDA_ARRAY3D_DESCRIPTOR d = {
+	        .Width = 256, .Height = 256, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 1, .Flags = 0};
+	CUarrayMapInfo info = {.resourceType = CU_RESOURCE_TYPE_ARRAY,
+	                       .memOperationType = CU_MEM_OPERATION_TYPE_MAP,
+	                       .memHandleType = CU_MEM_HANDLE_TYPE_GENERIC,
+	                       .deviceBitMask = 1};
+	d.Flags = size % 2 ? CUDA_ARRAY3D_DEFERRED_MAPPING : CUDA_ARRAY3D_SPARSE; /* a tile, or all of it */
+	prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+	prop.allocFlags.usage = CU_MEM_CREATE_USAGE_TILE_POOL;
+	info.subresource.sparseLevel.extentWidth = info.subresource.sparseLevel.extentHeight = 128;
+	info.subresource.sparseLevel.extentDepth = 1;
+	CUresult error = cuMemCreate(&b->handle, (size + GRANULE - 1) / GRANULE * GRANULE, &prop, 0);
+	if (error != CUDA_SUCCESS)
+		return error;
+	OK(cuArray3DCreate_v2(&b->array, &d));
+	info.resource.array = b->array;
+	info.memHandle.memHandle = b->handle;
+	OK(cuMemMapArrayAsync(&info, 1, NULL));
+	OK(cuMemRelease(b->handle));
+	return CUDA_SUCCESS;
+}
+
 /* One kind, or a kind for each block. */
 static const char *kind_of(size_t size)
 {
-	static const char *const all[] = {"plain", "managed", "pitched", "async", "pool",
-	                                  "vmm",   "graph",   "ownpool", "array", "mipmap"};
-	return strcmp(kind, "mixed") == 0 ? all[size / 7 % 10] : kind;
+	static const char *const all[] = {"plain", "managed", "pitched", "async",  "pool",  "vmm",
+	                                  "graph", "ownpool", "array",   "mipmap", "sparse"};
+	return strcmp(kind, "mixed") == 0 ? all[size / 7 % 11] : kind;
 }
 
 static CUresult get(struct held_block *b, size_t size)
@@ -151,6 +177,8 @@ static CUresult get(struct held_block *b, size_t size)
 		return launch_graph(b, size);
 	if (strcmp(own, "green") == 0)
 		return create_green(b, size);
+	if (strcmp(own, "sparse") == 0)
+		return create_deferred(b, size);
 	if (strcmp(own, "array") == 0 || strcmp(own, "mipmap") == 0)
 		return create_array(b, size, strcmp(own, "mipmap") == 0);
 	return cuMemAlloc_v2(&b->p, size);
@@ -163,7 +191,7 @@ static void put(struct held_block *b)
 		OK(cuMemAddressFree(b->p, b->size));
 	} else if (strcmp(b->kind, "graph") == 0) {
 		drop_graph(b);
-	} else if (strcmp(b->kind, "array") == 0) {
+	} else if (strcmp(b->kind, "array") == 0 || strcmp(b->kind, "sparse") == 0) {
 		OK(cuArrayDestroy(b->array));
 	} else if (strcmp(b->kind, "mipmap") == 0) {
 		OK(cuMipmappedArrayDestroy(b->mipmap));
