@@ -14,6 +14,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
+import msgspec
 import pytest
 
 from partage.cli.checks import places, shares
@@ -113,6 +115,42 @@ def test_a_sound_machine_has_no_trouble(examine, machine):
     assert machine.partage("sim", "create", "zero").returncode == 0
     assert "machine" in examine()
     assert "machine-none" not in examine()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
+def test_it_needs_no_rights(tmp_path_factory, machine):
+    place = tmp_path_factory.mktemp("nobody")
+    for above in [place, *list(place.parents)[:2]]:
+        above.chmod(0o755)
+    os.chown(place, NOBODY, NOBODY)
+    packages = {str(Path(module.__file__).parents[1]) for module in (click, msgspec)}
+    environment = {
+        "PATH": os.defpath,
+        "PYTHONPATH": ":".join([machine.environment["PYTHONPATH"], *packages]),
+        "XDG_RUNTIME_DIR": str(place),
+        "PARTAGE_SIM_DIR": str(place),
+    }
+
+    def as_user(*command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command, env=environment, cwd="/", user=NOBODY, group=NOBODY, capture_output=True, text=True, check=False
+        )
+
+    needed = "import partage._abi, pynvml, click, msgspec"
+    interpreters = [sys.executable, "/usr/bin/python3"]  # the first may lie where only root may look
+    usable = [one for one in interpreters if os.access(one, os.X_OK) and runs(as_user, one, "-c", needed)]
+    if not usable:
+        pytest.skip("no Python that another user may run and that has what partage needs")
+    report = Report(as_user(usable[0], *DOCTOR[1:]))
+    assert (report.code, report.troubles) == (0, set())
+    assert report["user"]["value"].startswith(f"uid {NOBODY}")
+
+
+def runs(start, *command: str) -> bool:
+    try:
+        return start(*command).returncode == 0
+    except OSError:
+        return False
 
 
 def test_every_kind_of_finding_has_a_test():
