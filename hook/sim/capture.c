@@ -13,6 +13,7 @@
 
 #include "context.h"
 #include "graph.h"
+#include "green.h"
 #include "sim_impl.h"
 
 struct sim_capture {
@@ -157,6 +158,8 @@ CUresult sim_capture_launch(struct sim_stream *stream, struct sim_function *func
 	                                     .sharedMemBytes = launch->shared,
 	                                     .kernelParams = launch->params,
 	                                     .extra = launch->extra};
+	if (stream->green)
+		params.ctx = (CUcontext)&stream->green->context;
 	value[CU_LAUNCH_ATTRIBUTE_COOPERATIVE].cooperative = launch->cooperative;
 	value[CU_LAUNCH_ATTRIBUTE_PRIORITY].priority = stream->priority;
 	value[CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION].clusterDim.x = launch->cluster[0];
@@ -389,7 +392,7 @@ static CUresult begin(struct sim_stream *stream, CUstreamCaptureMode mode, struc
 {
 	if ((unsigned)mode > CU_STREAM_CAPTURE_MODE_RELAXED)
 		return CUDA_ERROR_INVALID_VALUE;
-	if (stream->legacy)
+	if (stream->legacy || (stream->green && stream->green->own == stream))
 		return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 	if (stream->captured)
 		return CUDA_ERROR_ILLEGAL_STATE;

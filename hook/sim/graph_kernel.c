@@ -10,6 +10,7 @@
 
 #include "context.h"
 #include "graph.h"
+#include "green.h"
 #include "launch.h"
 #include "sim_impl.h"
 
@@ -127,7 +128,9 @@ static CUresult cost_of(struct sim_graph_work *work)
 		launch.cluster[1] = cluster->clusterDim.y;
 		launch.cluster[2] = cluster->clusterDim.z;
 	}
-	return sim_launch_cost(work->function, &launch, 0, &work->items[0].work.device_ns);
+	const struct sim_green *green = sim_green_of(params->ctx);
+	return sim_launch_cost(work->function, &launch, green ? sim_green_sms(green) : 0,
+	                       &work->items[0].work.device_ns);
 }
 
 static CUresult fill(struct sim_graph_work *work, const CUDA_KERNEL_NODE_PARAMS_v3 *params)
@@ -162,7 +165,8 @@ CUresult sim_graph_work_kernel(const CUDA_KERNEL_NODE_PARAMS_v3 *params, const s
 	work->context = work->function->module->context;
 	work->params.type = CU_GRAPH_NODE_TYPE_KERNEL;
 	work->params.kernel = *params;
-	work->params.kernel.ctx = (CUcontext)work->context;
+	if (!sim_green_of(params->ctx)) /* a green one says on which SMs it runs */
+		work->params.kernel.ctx = (CUcontext)work->context;
 	if (like && like->attribute) {
 		work->attribute = malloc(CU_LAUNCH_ATTRIBUTE_MAX * sizeof(*work->attribute));
 		if (!work->attribute)

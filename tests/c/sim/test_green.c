@@ -230,6 +230,18 @@ static void fewer_sms(const struct sim_device_model *model)
 	OK(cuStreamSynchronize(stream));
 	CHECK(whole == 13000 && counters->busy_ns - before == 23000, "%lu ns on all SMs, %lu on half of them",
 	      (unsigned long)whole, (unsigned long)(counters->busy_ns - before));
+	CUgraph graph; /* a captured kernel runs where it was captured */
+	CUgraphExec exec;
+	OK(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+	OK(cuLaunchKernel(plain, model->sms * model->blocks_per_sm, 1, 1, 32, 1, 1, 0, stream, params, NULL));
+	OK(cuStreamEndCapture(stream, &graph));
+	OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+	before = counters->busy_ns;
+	OK(cuGraphLaunch(exec, NULL));
+	OK(cuCtxSynchronize());
+	CHECK(counters->busy_ns - before == 23000, "captured: %lu ns", (unsigned long)(counters->busy_ns - before));
+	OK(cuGraphExecDestroy(exec));
+	OK(cuGraphDestroy(graph));
 	OK(cuGreenCtxDestroy(green));
 }
 
