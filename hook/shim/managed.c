@@ -180,9 +180,9 @@ CUresult hook_cuMemPrefetchAsync_v2_ptsz(CUdeviceptr devPtr, size_t count, CUmem
 	                     size_t *prefetchLocIdxs, size_t numPrefetchLocs, unsigned long long flags,                \
 	                     CUstream hStream)                                                                         \
 	{                                                                                                              \
-		CUresult error = CUDA_SUCCESS;                                                                         \
-		if (!vgpu_stream_refused(hStream))                                                                     \
-			error = send_to_locations(prefetchLocs, numPrefetchLocs);                                      \
+		CUresult error = send_to_locations(prefetchLocs, numPrefetchLocs);                                     \
+		if (error == CUDA_ERROR_NOT_SUPPORTED && vgpu_stream_refused(hStream))                                 \
+			error = CUDA_SUCCESS; /* the driver's own refusal is due */                                    \
 		return error == CUDA_SUCCESS ? real_##name(dptrs, sizes, count, prefetchLocs, prefetchLocIdxs,         \
 		                                           numPrefetchLocs, flags, hStream)                            \
 		                             : error;                                                                  \
