@@ -19,7 +19,8 @@ import msgspec
 import pytest
 
 from partage.cli.checks import places, shares
-from partage.cli.checks.finding import KINDS, Severity
+from partage.cli.checks.finding import KINDS, Severity, finding
+from partage.cli.doctor import guarded
 from partage.run.libraries import find_library
 from partage.shm import Policy, PolicyDevice, PolicyFile, create_ledger, create_turns
 
@@ -156,6 +157,16 @@ def runs(start, *command: str) -> bool:
 def test_every_kind_of_finding_has_a_test():
     text = Path(__file__).read_text()
     assert {kind for kind in KINDS if f'"{kind}"' not in text} == set()
+
+
+def test_a_check_that_the_system_refuses_does_not_end_the_others():
+    def refused():
+        yield finding("user", "user", "uid 1")
+        Path("/no/such/file").read_text()
+
+    found = list(guarded("something", refused()))
+    assert [one.id for one in found] == ["user", "check-failed"]
+    assert "/no/such/file" in found[1].value
 
 
 def test_every_trouble_has_a_remedy():

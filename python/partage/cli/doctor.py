@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from partage.cli.checks import driver, library, places, shares, simulated, variables
-from partage.cli.checks.finding import Finding, Severity
+from partage.cli.checks.finding import Finding, Severity, finding
 from partage.cli.exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -24,18 +24,26 @@ _CODES: Final = {Severity.WARNING: ExitCode.WARNED, Severity.FAULT: ExitCode.FAI
 
 def examine(seconds: float) -> Iterator[Finding]:
     """Yield the findings of all checks; each look at the driver may take so many seconds."""
-    yield from places.check_system()
-    yield from places.check_places()
-    yield from library.check_library()
-    yield from library.check_preloads()
+    yield from guarded("system", places.check_system())
+    yield from guarded("places", places.check_places())
+    yield from guarded("library", library.check_library())
+    yield from guarded("preloads", library.check_preloads())
     seen = driver.look(seconds)
-    yield from driver.check_driver(seen, seconds)
-    yield from driver.check_devices(seen)
-    yield from driver.check_loader(seconds)
-    yield from simulated.check_machine(seen)
-    yield from shares.check_own()
-    yield from shares.check_running(seen)
-    yield from variables.check_variables(seen)
+    yield from guarded("driver", driver.check_driver(seen, seconds))
+    yield from guarded("devices", driver.check_devices(seen))
+    yield from guarded("loader", driver.check_loader(seconds))
+    yield from guarded("simulated machine", simulated.check_machine(seen))
+    yield from guarded("own share", shares.check_own())
+    yield from guarded("running shares", shares.check_running(seen))
+    yield from guarded("variables", variables.check_variables(seen))
+
+
+def guarded(name: str, check: Iterator[Finding]) -> Iterator[Finding]:
+    """Yield what a check finds; that the system refuses something is a finding too, and the other checks go on."""
+    try:
+        yield from check
+    except OSError as error:
+        yield finding("check-failed", f"check of {name}", f"{error.filename or 'system'}: {error.strerror or error}")
 
 
 def lines_of(found: Finding) -> str:

@@ -85,6 +85,11 @@ KINDS: Final[dict[str, Kind]] = {
         "the kernel cannot hold a limit of device memory itself",
         "nothing to do: the library holds it; Linux 6.14 with cgroup v2 can hold it too",
     ),
+    "check-failed": Kind(
+        _WARNING,
+        "the system refused something that a check asks for, so what it looks at is not known",
+        "correct what the value says, and ask again",
+    ),
     # ---- permissions and places
     "user": Kind(_OK, "who runs this"),
     "runtime-directory-ignored": Kind(

@@ -10,11 +10,12 @@ import ctypes
 import hashlib
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from partage.cli.checks.finding import Finding, finding, of_error
-from partage.cli.checks.places import mount_of
+from partage.cli.checks.places import mount_of, text_of
 from partage.model import LaunchError, names
 from partage.run import launch, libraries
 
@@ -54,12 +55,11 @@ def libc_version() -> str:
 
 
 def _start_with(library: Path) -> str | None:
-    """Start `cat /proc/self/maps` with the library; None where it is in it, else the first line of why not."""
+    """Start a program that prints its maps with the library; None where it is in it, else the first line of why not."""
     environment = {**os.environ, "LD_PRELOAD": str(library)}
+    command = [sys.executable, "-I", "-S", "-c", "print(open('/proc/self/maps').read())"]
     try:
-        done = subprocess.run(
-            ["cat", "/proc/self/maps"], env=environment, capture_output=True, text=True, timeout=_PROBE_S, check=False
-        )
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_PROBE_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
     if str(library.resolve()) in done.stdout or str(library) in done.stdout:
@@ -77,11 +77,7 @@ def preloads() -> list[str]:
 
 def in_file() -> list[str]:
     """Return the entries of /etc/ld.so.preload, in order; empty where there is none to read."""
-    try:
-        text = PRELOAD_FILE.read_text(errors="replace")
-    except OSError:
-        return []
-    lines = (line.partition("#")[0] for line in text.splitlines())
+    lines = (line.partition("#")[0] for line in text_of(PRELOAD_FILE).splitlines())
     return " ".join(lines).replace(":", " ").split()
 
 

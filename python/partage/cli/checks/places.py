@@ -31,6 +31,14 @@ _MEMBARRIER: Final = {"x86_64": 324, "aarch64": 283}
 _CGROUP: Final = Path("/sys/fs/cgroup")
 
 
+def text_of(path: Path) -> str:
+    """Return what a file of the system says, empty where there is none, or none that we may read."""
+    try:
+        return path.read_text(errors="replace") if path.is_file() else ""
+    except OSError:
+        return ""
+
+
 @dataclass(frozen=True, slots=True)
 class Mount:
     """What a path lies on: file system type, mount point, options."""
@@ -44,7 +52,7 @@ def mount_of(path: Path) -> Mount:
     """Return the mount that holds `path`, from this process's own table; the last one mounted there counts."""
     target = str(path.resolve())
     best = Mount("unknown", "", frozenset())
-    for line in Path("/proc/self/mountinfo").read_text(errors="replace").splitlines():
+    for line in text_of(Path("/proc/self/mountinfo")).splitlines():
         left, _, right = line.partition(" - ")
         point, options = left.split()[4].encode().decode("unicode_escape"), left.split()[5]
         inside = target == point or target.startswith(point.rstrip("/") + "/")
@@ -64,7 +72,7 @@ def check_system() -> Iterator[Finding]:
     yield finding("container", "container", container_kind())
     controllers = _CGROUP / "cgroup.controllers"
     version = "v2" if controllers.exists() else "v1" if (_CGROUP / "cpu").exists() else "none"
-    if version == "v2" and "dmem" in controllers.read_text().split():
+    if version == "v2" and "dmem" in text_of(controllers).split():
         yield finding("cgroup", "cgroup", "v2, dmem available")
     else:
         yield finding("cgroup", "cgroup", version)
@@ -117,7 +125,7 @@ def container_kind() -> str:
     found = [kind for mark, kind in marks.items() if Path(mark).exists()]
     if os.environ.get("KUBERNETES_SERVICE_HOST"):
         found.append("Kubernetes")
-    groups = Path("/proc/self/cgroup").read_text(errors="replace")
+    groups = text_of(Path("/proc/self/cgroup"))
     found += [kind for kind in ("kubepods", "docker", "containerd", "lxc") if kind in groups and kind not in found]
     return ", ".join(dict.fromkeys(filter(None, [named, *found]))) or "none"
 
@@ -127,8 +135,8 @@ def container_kind() -> str:
 
 def check_places() -> Iterator[Finding]:
     """Look at who we are, the runtime directory, shared memory, and the device nodes."""
-    identity = Path("/proc/self/uid_map").read_text().split()
-    namespace = "" if identity == ["0", "0", "4294967295"] else ", in a user namespace"
+    identity = text_of(Path("/proc/self/uid_map")).split()
+    namespace = "" if identity in ([], ["0", "0", "4294967295"]) else ", in a user namespace"
     yield finding("user", "user", f"uid {os.geteuid()}{namespace}")
     given = os.environ.get("XDG_RUNTIME_DIR", "")
     if given and not (given.startswith("/") and Path(given).is_dir()):
