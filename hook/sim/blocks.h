@@ -49,12 +49,15 @@ void sim_space_cut(struct sim_space *space, uint64_t start, uint64_t size);   /*
 CUresult sim_granules_take(int device, uint64_t bytes, bool low, bool overhead, uint64_t *start);
 void sim_granules_give(int device, uint64_t start, uint64_t bytes, bool overhead);
 struct sim_granule;
+struct sim_block;
 /* Where the granule at this address says what small blocks it holds (NULL: none); NULL: not in a device's arena. */
 struct sim_granule **sim_shared_granule(uint64_t address);
 uint64_t sim_next_granule(uint64_t address); /* the first that begins after this address, in the same arena; 0: none */
 /* Room for device memory that is not there yet, so not counted either; what comes back loses its pages. */
 bool sim_room_take(int device, uint64_t bytes, uint64_t *start);
 void sim_room_give(int device, uint64_t start, uint64_t bytes);
+void sim_room_clear(int device, uint64_t start, uint64_t bytes); /* its pages go, and it stays taken */
+bool sim_lies_in_file(const struct sim_block *block); /* its pages go with MADV_REMOVE, not MADV_DONTNEED */
 bool sim_host_take(uint64_t bytes, uint64_t *start); /* pages for pinned host memory */
 void sim_host_give(uint64_t start, uint64_t bytes);
 
@@ -72,6 +75,7 @@ enum sim_block_kind {
 	SIM_BLOCK_GRAPH, /* an allocation node of a graph */
 	SIM_BLOCK_DRIVER, /* sim_memory_take() */
 	SIM_BLOCK_MAPPED, /* cuMemMap */
+	SIM_BLOCK_IPC, /* another process's: cuIpcOpenMemHandle, cuMemPoolImportPointer, external memory */
 	SIM_BLOCK_HOST, /* cuMemHostAlloc, cuMemAllocHost */
 	SIM_BLOCK_REGISTERED /* cuMemHostRegister */
 };
@@ -95,6 +99,9 @@ struct sim_block {
 	struct sim_pool *pool;
 	/* graphs */
 	struct sim_graph_block *graph;
+	/* of other processes: one of these */
+	struct sim_ipc *ipc;
+	struct sim_import *import;
 	/* mappings */
 	struct sim_allocation *allocation;
 	uint64_t offset; /* into the allocation */
@@ -132,6 +139,7 @@ struct sim_memory_space {
 	struct sim_block *blocks; /* all others */
 };
 
+void sim_ipc_release(struct sim_ipc *ipc); /* ipc.c; under the mutex */
 void sim_block_release(struct sim_block *block); /* under the mutex: removed already; memory back, block freed */
 
 /* ---- memory_small.c ---------------------------------------------------------------------------------------------- */
@@ -149,6 +157,7 @@ struct sim_block *sim_small_any(const struct sim_packing *packing); /* NULL: non
 /* Frees a block that was removed already; the device has been waited for. Under the mutex. */
 void sim_pool_release(struct sim_block *block);
 CUmemoryPool sim_pool_handle(const struct sim_block *block);
+unsigned sim_pool_handle_types(const struct sim_block *block);
 bool sim_pool_is_managed(const struct sim_block *block);
 bool sim_pool_on_host(const struct sim_block *block);
 /* sim_account(), but before a refusal what the device's pool holds unused goes back to the card. Under the mutex. */

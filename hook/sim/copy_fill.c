@@ -58,10 +58,8 @@ static int drop_advice(uint64_t p)
 
 	pthread_mutex_lock(&sim_memory_mutex);
 	struct sim_block *block = sim_block_at(p);
-	if (block && block->kind == SIM_BLOCK_MAPPED)
-		advice = MADV_REMOVE;
-	else if (block && block->kind != SIM_BLOCK_REGISTERED)
-		advice = MADV_DONTNEED;
+	if (block && block->kind != SIM_BLOCK_REGISTERED)
+		advice = sim_lies_in_file(block) ? MADV_REMOVE : MADV_DONTNEED;
 	pthread_mutex_unlock(&sim_memory_mutex);
 	return advice;
 }

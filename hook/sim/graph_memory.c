@@ -11,7 +11,6 @@
  * (CUDA_ERROR_INVALID_VALUE).
  */
 #include <stdlib.h>
-#include <sys/mman.h>
 
 #include "blocks.h"
 #include "graph.h"
@@ -69,7 +68,7 @@ static void strip(struct sim_graph_block *block)
 	devices[block->device].spare += block->size;
 	count(block);
 	if (!block->uses)
-		madvise((void *)(uintptr_t)block->start, block->size, MADV_DONTNEED);
+		sim_room_clear(block->device, block->start, block->size);
 }
 
 static void put(struct sim_graph_block *block)

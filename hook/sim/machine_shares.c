@@ -87,7 +87,7 @@ int sim_share_join(int device, uint64_t id, uint64_t bytes)
 	struct sim_share *share = share_of(device, id);
 	if (share) {
 		hold(share, slot, true);
-	} else if (!sim_device_has_room(device, bytes)) {
+	} else if (!bytes || !sim_device_has_room(device, bytes)) {
 		result = -1;
 	} else if (new_share(device, slot, id, bytes)) { /* only the descriptor kept it: its holders are gone */
 		sim_set_bytes(device, slot, sim_machine->client[slot].device[device].memory + bytes);

@@ -11,6 +11,7 @@
 #include "blocks.h"
 #include "context.h"
 #include "graph.h"
+#include "memory_share.h"
 #include "sim_impl.h"
 
 /* ---- placing ---------------------------------------------------------------------------------------------------- */
@@ -77,6 +78,12 @@ void sim_block_release(struct sim_block *block)
 	case SIM_BLOCK_MANAGED:
 	case SIM_BLOCK_DRIVER:
 		give_back(block->device, block->kind, block->small, block->range.start, block->padded);
+		break;
+	case SIM_BLOCK_IPC:
+		if (block->ipc)
+			sim_ipc_release(block->ipc);
+		else
+			sim_import_close(block->import);
 		break;
 	default: /* a registration; mappings are vmm.c's own */
 		break;
@@ -216,7 +223,8 @@ CUresult sim_cuMemAllocManaged(CUdeviceptr *out, size_t size, unsigned int flags
 
 static bool program_may_free(const struct sim_block *block)
 {
-	return block->kind == SIM_BLOCK_PLAIN || block->kind == SIM_BLOCK_MANAGED || block->kind == SIM_BLOCK_POOL;
+	return block->kind == SIM_BLOCK_PLAIN || block->kind == SIM_BLOCK_MANAGED || block->kind == SIM_BLOCK_POOL ||
+	       (block->kind == SIM_BLOCK_IPC && block->import); /* a block of an imported pool */
 }
 
 CUresult sim_cuMemFree_v2(CUdeviceptr p)

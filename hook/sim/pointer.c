@@ -102,8 +102,12 @@ static uint64_t value_of(const struct sim_block *block, CUpointer_attribute attr
 		return block->range.size;
 	case CU_POINTER_ATTRIBUTE_MAPPED:
 		return 1;
+	case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+		return block->kind == SIM_BLOCK_PLAIN;
 	case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
-		return block->kind == SIM_BLOCK_MAPPED ? sim_allocation_handle_types(block) : 0;
+		return block->kind == SIM_BLOCK_MAPPED ? sim_allocation_handle_types(block)
+		       : block->kind == SIM_BLOCK_POOL ? sim_pool_handle_types(block)
+		                                       : 0;
 	case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
 		return access_flags(block);
 	case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:

@@ -173,6 +173,22 @@ CUmemoryPool sim_pool_handle(const struct sim_block *block)
 	return (CUmemoryPool)block->pool;
 }
 
+bool sim_pool_chunk(struct sim_pool *pool, uint64_t address, uint64_t *start, uint64_t *bytes)
+{
+	struct chunk *chunk = chunk_at(pool, address);
+
+	if (chunk) {
+		*start = chunk->start;
+		*bytes = chunk->size;
+	}
+	return chunk;
+}
+
+unsigned sim_pool_handle_types(const struct sim_block *block)
+{
+	return block->pool ? block->pool->props.handleTypes : 0;
+}
+
 bool sim_pool_is_managed(const struct sim_block *block)
 {
 	return block->kind == SIM_BLOCK_POOL && block->pool && block->pool->managed;
@@ -341,7 +357,7 @@ CUresult sim_cuMemAllocFromPoolAsync(CUdeviceptr *out, size_t size, CUmemoryPool
 	if (!sim_initialized())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	struct sim_pool *from = sim_pool_of(pool);
-	return from ? allocate_async(from, stream, size, out) : CUDA_ERROR_INVALID_VALUE;
+	return from && !from->imported ? allocate_async(from, stream, size, out) : CUDA_ERROR_INVALID_VALUE;
 }
 
 /* ---- freeing ---------------------------------------------------------------------------------------------------- */
@@ -404,7 +420,7 @@ static bool begin_free(CUdeviceptr p, struct sim_stream *stream, struct sim_work
 	struct sim_block *block = sim_block_from(p);
 	struct pending *pending = NULL;
 
-	if (!block || (block->kind != SIM_BLOCK_POOL && block->kind != SIM_BLOCK_PLAIN))
+	if (!block || (block->kind != SIM_BLOCK_POOL && block->kind != SIM_BLOCK_PLAIN && !block->import))
 		return false;
 	sim_block_remove(block);
 	if (block->kind == SIM_BLOCK_POOL)

@@ -15,6 +15,10 @@ struct sim_pool {
 	bool managed;
 	bool imported; /* another process's: nothing is allocated from it */
 	struct sim_pool *next; /* of all pools of the process */
+	/* pool_share.c's */
+	uint64_t share_id; /* 0: never exported */
+	uint64_t share_page; /* in the arena's file */
+	int import_fd;
 	CUmemPoolProps props;
 	struct chunk *chunks;
 	struct pending *pending;
@@ -31,11 +35,13 @@ extern struct sim_pool *sim_pools;
 struct sim_pool *sim_pool_of(CUmemoryPool handle); /* a live one, or NULL; without the mutex */
 struct sim_pool *sim_default_pool(int device); /* without the mutex */
 struct sim_pool *sim_current_pool(int device); /* what cuMemAllocAsync takes from; without the mutex */
+void sim_pool_add(struct sim_pool *pool); /* a new one becomes a handle; without the mutex */
 void sim_pool_gone(struct sim_pool *pool); /* destroyed, and its last block is free */
 
 /* ---- pool.c ------------------------------------------------------------------------------------------------------ */
 
 void sim_pool_trim(struct sim_pool *pool, uint64_t keep); /* without the mutex */
+bool sim_pool_chunk(struct sim_pool *pool, uint64_t address, uint64_t *start, uint64_t *bytes); /* around it */
 void sim_pool_destroy(struct sim_pool *pool); /* no longer a handle; gone at once where nothing of it lives */
 
 #endif

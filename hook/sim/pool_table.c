@@ -7,6 +7,7 @@
  */
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "blocks.h"
 #include "context.h"
@@ -32,6 +33,13 @@ static void enter(struct sim_pool *pool)
 	pool->tag = SIM_TAG_POOL;
 	pool->next = sim_pools;
 	__atomic_store_n(&sim_pools, pool, __ATOMIC_RELEASE);
+}
+
+void sim_pool_add(struct sim_pool *pool)
+{
+	pthread_mutex_lock(&sim_memory_mutex);
+	enter(pool);
+	pthread_mutex_unlock(&sim_memory_mutex);
 }
 
 struct sim_pool *sim_pool_of(CUmemoryPool handle)
@@ -128,9 +136,7 @@ CUresult sim_cuMemPoolCreate(CUmemoryPool *out, const CUmemPoolProps *props)
 	pool->device = pool->managed && device < 0 ? sim_physical(0) : device;
 	pool->own = true;
 	pool->props = *props;
-	pthread_mutex_lock(&sim_memory_mutex);
-	enter(pool);
-	pthread_mutex_unlock(&sim_memory_mutex);
+	sim_pool_add(pool);
 	*out = (CUmemoryPool)pool;
 	return CUDA_SUCCESS;
 }
@@ -142,6 +148,8 @@ void sim_pool_gone(struct sim_pool *pool)
 	while (*link != pool)
 		link = &(*link)->next;
 	*link = pool->next;
+	if (pool->imported)
+		close(pool->import_fd);
 	free(pool);
 }
 

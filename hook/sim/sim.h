@@ -38,7 +38,7 @@ void sim_log(const char *format, ...) __attribute__((format(printf, 1, 2))); /* 
 int sim_account(int device, int64_t delta, bool context);
 /* machine_shares.c: memory that other processes may hold too (struct sim_share). Make: bytes that this process has
  * accounted become shared; 0: no room in the table. Join: hold what another made; -1: the card is full, where nobody
- * holds it any more. Leave: true where nobody else holds it. */
+ * holds it any more; with 0 bytes somebody must. Leave: true where nobody else holds it. */
 uint64_t sim_share_make(int device, uint64_t bytes);
 int sim_share_join(int device, uint64_t id, uint64_t bytes);
 bool sim_share_leave(int device, uint64_t id);
