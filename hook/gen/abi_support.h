@@ -104,7 +104,7 @@ static int ptg_slot_lock(int fd, uint32_t index, short type)
 static int ptg_slot_empty(struct ptg_ledger *ledger, uint32_t index)
 {
 	struct ptg_slot *slot = &ledger->slot[index];
-	if (__atomic_load_n(&slot->state, __ATOMIC_ACQUIRE) != PTG_SLOT_USED)
+	if (__atomic_load_n(&slot->state, __ATOMIC_ACQUIRE) == PTG_SLOT_FREE)
 		return 0;
 	for (uint32_t device = 0; device < PTG_DEVICES; device++) {
 		ptg_complete(ledger, device, ptg_load(&ledger->device[device].word));

@@ -16,6 +16,7 @@
 #include <sys/mman.h>
 
 #include "memory.h"
+#include "share.h"
 
 #define SHARD_BITS    5
 #define SHARDS        (1u << SHARD_BITS)
@@ -161,7 +162,7 @@ static uint64_t last_granule(const struct vgpu_block *b)
 
 static bool counts_granules(const struct vgpu_block *b)
 {
-	return b->kind != VGPU_ASYNC && b->kind != VGPU_EXACT && b->bytes < VGPU_GRANULE;
+	return b->kind != VGPU_ASYNC && b->kind != VGPU_EXACT && b->kind != VGPU_SHARED && b->bytes < VGPU_GRANULE;
 }
 
 /* The key of a granule's entry: numbers have 43 bits. */
@@ -224,6 +225,10 @@ static void uncharge(const struct vgpu_block *b)
 {
 	if (b->kind == VGPU_ASYNC)
 		return;
+	if (b->kind == VGPU_SHARED) {
+		vgpu_shared_end(b->p);
+		return;
+	}
 	uint64_t freed = b->carried != 0 ? b->carried : whole_cost(b);
 	if (b->carried == 0 && counts_granules(b)) {
 		struct shard *s = shard_of(first_granule(b));
@@ -270,7 +275,7 @@ uint64_t vgpu_first_reservation(uint64_t bytes)
 /* The most that a block may cost. */
 static uint64_t most_of(const struct vgpu_block *b)
 {
-	if (b->kind == VGPU_ASYNC)
+	if (b->kind == VGPU_ASYNC || b->kind == VGPU_SHARED)
 		return 0;
 	return counts_granules(b) ? (last_granule(b) - first_granule(b) + 1) * VGPU_GRANULE : whole_cost(b);
 }

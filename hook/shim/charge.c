@@ -37,6 +37,13 @@ static bool is_free(const struct vgpu_state *s)
 	return s && __atomic_load_n(&s->mode, __ATOMIC_RELAXED) == VGPU_FREE;
 }
 
+int vgpu_index_of(CUdevice device)
+{
+	struct vgpu_state *s = vgpu_state();
+	int index;
+	return s && !is_free(s) && find_index(s, device, &index) == CUDA_SUCCESS ? index : VGPU_NOT_GRANTED;
+}
+
 unsigned vgpu_charged_devices(CUdevice device[VGPU_ORDINALS_MAX])
 {
 	struct vgpu_state *s = vgpu_state();

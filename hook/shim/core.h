@@ -87,6 +87,7 @@ int vgpu_fstat(int fd, struct stat *st);
 ssize_t vgpu_pread(int fd, void *to, size_t count, off_t at);
 void vgpu_futex_wake(uint32_t *word, int count);
 int vgpu_byte_lock(int fd, off_t byte); /* OFD write lock, not waited for: 0, or -1 */
+int vgpu_byte_lock_shared(int fd, off_t byte); /* a read lock instead */
 void vgpu_byte_unlock(int fd, off_t byte);
 void *vgpu_private_pages(size_t bytes); /* zero again in a fork's child; NULL without memory */
 void vgpu_at_fork(void (*child)(void));
@@ -105,6 +106,7 @@ struct vgpu_ledger {
 /* Open, create where that is ours to do, check and map. 0, or -1 with the reason. */
 int vgpu_ledger_open(struct vgpu_ledger *ledger, char reason[VGPU_REASON_MAX]);
 void vgpu_ledger_close(struct vgpu_ledger *ledger);
+int vgpu_ledger_open_again(const struct vgpu_ledger *ledger); /* a description with locks of its own; -1 with errno */
 int vgpu_ledger_fd(struct vgpu_ledger *ledger); /* a descriptor for locks; -1 with errno */
 /* Lock byte `slot` so that the lock lasts as long as the mapping: 0, or -1 with errno (EAGAIN: it is somebody's). */
 int vgpu_ledger_hold(struct vgpu_ledger *ledger, uint32_t slot);
@@ -128,6 +130,11 @@ int vgpu_ledger_claim_policy(struct vgpu_ledger *ledger, const struct ptg_policy
 uint32_t vgpu_slot_take(struct vgpu_ledger *ledger, char reason[VGPU_REASON_MAX]);
 /* Give back what dead processes have charged; returns how many slots. Stops after `most_alive` living ones. */
 unsigned vgpu_slot_reclaim(struct vgpu_ledger *ledger, uint32_t own, unsigned most_alive);
+void vgpu_slot_reclaim_one(struct vgpu_ledger *ledger, uint32_t index); /* the same for this one */
+/* For memory that several processes hold: lock a free slot through this descriptor (VGPU_NO_SLOT: none); make it one that
+ * no process owns. */
+uint32_t vgpu_slot_lock_free(struct vgpu_ledger *ledger, int fd);
+void vgpu_slot_make_shared(struct vgpu_ledger *ledger, uint32_t index);
 /* Give back what this process held before it was replaced by exec. */
 void vgpu_slot_forget_former(struct vgpu_ledger *ledger);
 bool vgpu_slot_any_other(struct vgpu_ledger *ledger, uint32_t own); /* some other slot may be in use */

@@ -75,7 +75,7 @@ void vgpu_ledger_forked(void)
 }
 
 /* Open the same file once more: a description of its own, whose locks are its own. */
-static int open_again(const struct vgpu_ledger *ledger)
+int vgpu_ledger_open_again(const struct vgpu_ledger *ledger)
 {
 	int fd = vgpu_open(AT_FDCWD, ledger->path, O_RDWR | O_NOFOLLOW | O_NONBLOCK, 0);
 	if (fd < 0 || is_this_file(ledger, fd))
@@ -89,7 +89,7 @@ int vgpu_ledger_fd(struct vgpu_ledger *ledger)
 {
 	/* The program may have closed our number and opened something of its own under it. */
 	if (!is_this_file(ledger, ledger->fd)) {
-		int fd = open_again(ledger);
+		int fd = vgpu_ledger_open_again(ledger);
 		set_fd(ledger, fd < 0 ? -1 : move_high(fd));
 	}
 	return ledger->fd;
@@ -97,7 +97,7 @@ int vgpu_ledger_fd(struct vgpu_ledger *ledger)
 
 int vgpu_ledger_hold(struct vgpu_ledger *ledger, uint32_t slot)
 {
-	int fd = open_again(ledger);
+	int fd = vgpu_ledger_open_again(ledger);
 	int result = -1;
 	if (fd < 0)
 		return -1;

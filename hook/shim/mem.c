@@ -11,6 +11,7 @@
 #include "graphs.h"
 #include "hooks.h"
 #include "memory.h"
+#include "share.h"
 
 /* ---- the way of every allocation --------------------------------------------------------------------------------- */
 
@@ -287,6 +288,8 @@ static void forked(void)
 	vgpu_contexts_forked();
 	vgpu_libraries_forked();
 	vgpu_managed_forked();
+	vgpu_shares_forked();
+	vgpu_ipc_forked();
 	vgpu_arrays_forked();
 	vgpu_mapped_arrays_forked();
 }

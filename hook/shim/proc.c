@@ -80,6 +80,11 @@ int vgpu_byte_lock(int fd, off_t byte)
 	return byte_lock(fd, byte, F_WRLCK);
 }
 
+int vgpu_byte_lock_shared(int fd, off_t byte)
+{
+	return byte_lock(fd, byte, F_RDLCK);
+}
+
 void vgpu_byte_unlock(int fd, off_t byte)
 {
 	byte_lock(fd, byte, F_UNLCK);

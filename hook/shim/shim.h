@@ -66,6 +66,7 @@ CUdevice vgpu_granted_device(int index); /* the driver's ordinal of it, -1: not 
 /* The ordinals of this process whose memory is charged to the share; how many, 0 where they are not known. */
 unsigned vgpu_charged_devices(CUdevice device[64]);
 CUdevice vgpu_current_device(CUresult *error); /* device of the current context; error is the driver's own */
+int vgpu_index_of(CUdevice device); /* index in policy and ledger; below 0: none, or there is no limit */
 /* Same as above by UUID, for NVML. */
 uint64_t vgpu_limit_index(int index);
 uint64_t vgpu_used_index(int index);
@@ -74,8 +75,9 @@ void vgpu_view_index(int index, uint64_t physical_total, uint64_t physical_free,
 /* ---- blocks.c: what this process has allocated ----------------------------------------------------------------------------- */
 
 /* VGPU_MANAGED is charged on every device that may use it (managed.c); VGPU_EXACT (variables of a module,
- * limits of a context; the address is a key of ours) costs exactly its bytes. */
-enum vgpu_kind { VGPU_PLAIN, VGPU_MANAGED, VGPU_PITCHED, VGPU_ASYNC, VGPU_EXACT };
+ * limits of a context; the address is a key of ours) costs exactly its bytes; VGPU_SHARED is charged to the container
+ * (share.c). */
+enum vgpu_kind { VGPU_PLAIN, VGPU_MANAGED, VGPU_PITCHED, VGPU_ASYNC, VGPU_EXACT, VGPU_SHARED };
 struct vgpu_block {
 	CUdeviceptr p;
 	uint64_t bytes;

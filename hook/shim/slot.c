@@ -79,13 +79,13 @@ static enum seen reclaim_one(struct ptg_ledger *map, int fd, uint32_t index, str
 {
 	struct ptg_slot *slot = &map->slot[index];
 	enum seen seen = NOBODY;
-	if (state_of(slot) != PTG_SLOT_USED)
+	if (state_of(slot) == PTG_SLOT_FREE)
 		return NOBODY;
 	if (vgpu_byte_lock(fd, index) != 0)
 		return ALIVE;
 	if (self->pid == 0)
 		vgpu_identify(self);
-	if (state_of(slot) == PTG_SLOT_USED) {
+	if (state_of(slot) != PTG_SLOT_FREE) {
 		seen = owner_gone(map, slot, self) ? FREED : ALIVE;
 		if (seen == FREED)
 			free_slot(map, index);
@@ -109,6 +109,14 @@ unsigned vgpu_slot_reclaim(struct vgpu_ledger *ledger, uint32_t own, unsigned mo
 	return freed;
 }
 
+void vgpu_slot_reclaim_one(struct vgpu_ledger *ledger, uint32_t index)
+{
+	struct vgpu_identity self = {0};
+	int fd = vgpu_ledger_fd(ledger);
+	if (fd >= 0)
+		reclaim_one(ledger->map, fd, index, &self);
+}
+
 void vgpu_slot_forget_former(struct vgpu_ledger *ledger)
 {
 	struct vgpu_identity self = {0};
@@ -127,7 +135,7 @@ void vgpu_slot_forget_former(struct vgpu_ledger *ledger)
 bool vgpu_slot_any_other(struct vgpu_ledger *ledger, uint32_t own)
 {
 	for (uint32_t i = 0; i < high_of(ledger->map); i++)
-		if (i != own && state_of(&ledger->map->slot[i]) == PTG_SLOT_USED)
+		if (i != own && state_of(&ledger->map->slot[i]) != PTG_SLOT_FREE)
 			return true;
 	return false;
 }
@@ -201,4 +209,32 @@ uint32_t vgpu_slot_take(struct vgpu_ledger *ledger, char reason[VGPU_REASON_MAX]
 		vgpu_futex_wake(&ledger->map->doorbell, INT_MAX);
 	}
 	return index;
+}
+
+/* ---- what no process owns ------------------------------------------------------------------------------------------- */
+
+uint32_t vgpu_slot_lock_free(struct vgpu_ledger *ledger, int fd)
+{
+	uint32_t hint = __atomic_load_n(&ledger->map->hint, __ATOMIC_RELAXED);
+	for (uint32_t i = 0; i < PTG_SLOTS; i++) {
+		uint32_t index = (hint + i) % PTG_SLOTS;
+		const struct ptg_slot *slot = &ledger->map->slot[index];
+		if (state_of(slot) != PTG_SLOT_FREE || vgpu_byte_lock(fd, index) != 0)
+			continue;
+		if (state_of(slot) == PTG_SLOT_FREE)
+			return index;
+		vgpu_byte_unlock(fd, index);
+	}
+	return VGPU_NO_SLOT;
+}
+
+void vgpu_slot_make_shared(struct vgpu_ledger *ledger, uint32_t index)
+{
+	static const struct vgpu_identity nobody = {.name = "shared"};
+	struct ptg_slot *slot = &ledger->map->slot[index];
+	empty(ledger->map, index);
+	write_identity(slot, &nobody);
+	raise_high(ledger->map, index + 1);
+	__atomic_store_n(&slot->state, PTG_SLOT_SHARED, __ATOMIC_RELEASE);
+	__atomic_store_n(&ledger->map->hint, index + 1, __ATOMIC_RELAXED);
 }

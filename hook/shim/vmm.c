@@ -1,5 +1,5 @@
 /* vmm.c: physical memory of the virtual-memory calls: cuMemCreate, cuMemRelease, cuMemRetainAllocationHandle, cuMemMap,
- * cuMemUnmap.
+ * cuMemUnmap; what of it is exported to other processes and imported from them is vmm_share.c's.
  *
  * The driver frees an allocation when its last handle has been released *and* its last mapping is gone, so an
  * *allocation* here counts both, and its charge goes back when the sum is zero. A call adds its reference before the
@@ -11,6 +11,7 @@
 
 #include "hooks.h"
 #include "memory.h"
+#include "vmm.h"
 
 #define CHAINS 1024
 
@@ -18,6 +19,7 @@ struct vgpu_allocation {
 	CUdevice device;
 	uint64_t bytes;
 	uint32_t references; /* handles, mappings and calls under way */
+	struct vgpu_share *share; /* what is exported or imported is charged to the container */
 };
 
 /* One handle value (may be handed out several times) or one mapping. */
@@ -67,10 +69,13 @@ static void drop(struct vgpu_allocation *a)
 	pthread_mutex_lock(&lock);
 	bool last = --a->references == 0;
 	pthread_mutex_unlock(&lock);
-	if (last) {
+	if (!last)
+		return;
+	if (a->share != NULL)
+		vgpu_share_leave(a->share);
+	else if (a->bytes != 0)
 		vgpu_give_back(a->device, a->bytes);
-		free(a);
-	}
+	free(a);
 }
 
 void vgpu_allocation_refer(struct vgpu_allocation *a)
@@ -352,6 +357,33 @@ CUresult hook_cuMemUnmap(CUdeviceptr ptr, size_t size)
 		pthread_mutex_unlock(&lock);
 	}
 	return error;
+}
+
+/* ---- between processes ------------------------------------------------------------------------------------------- */
+
+const struct vgpu_share *vgpu_vmm_share(struct vgpu_allocation *a, const struct vgpu_share_key *key)
+{
+	pthread_mutex_lock(&lock);
+	if (a->share == NULL)
+		a->share = vgpu_share_make(a->device, a->bytes, key);
+	const struct vgpu_share *share = a->share;
+	pthread_mutex_unlock(&lock);
+	return share;
+}
+
+bool vgpu_vmm_add(CUmemGenericAllocationHandle handle, CUdevice device, uint64_t bytes, struct vgpu_share *share)
+{
+	struct vgpu_allocation *a = malloc(sizeof(*a));
+	struct node *n = malloc(sizeof(*n));
+	if (a == NULL || n == NULL) {
+		free(a);
+		free(n);
+		return false;
+	}
+	*a = (struct vgpu_allocation){.device = device, .bytes = bytes, .references = 1, .share = share};
+	vgpu_memory_watch_fork();
+	add_new_handle(handle, a, n);
+	return true;
 }
 
 void vgpu_vmm_forked(void)

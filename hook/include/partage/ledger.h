@@ -21,6 +21,11 @@
  * never taken. Giving a dead one back: lock, change by -done on each device, `state` = free, unlock; whoever is killed
  * in between leaves a dead slot with less in it.
  *
+ * Memory that one process exports and others import is in no process's slot but in one of its own (PTG_SLOT_SHARED, no
+ * identity). Who holds the memory, its maker too, has a read lock on that slot's byte; taken like any slot, by a write
+ * lock that becomes a read lock. Dead = the write lock can be had: nobody holds the memory. The slots of all processes
+ * and of shared memory together are what a container uses.
+ *
  * Counting that no kill can break. The device's word W holds (used, slot, seq): the container's total, the slot that
  * changed it last, and the number of the change. A change by delta units on behalf of slot s (by its owner, or by a
  * reclaimer that holds s's OFD lock):
@@ -63,6 +68,11 @@
 /* ptg_slot.state */
 #define PTG_SLOT_FREE 0
 #define PTG_SLOT_USED 1
+#define PTG_SLOT_SHARED 2 /* no process's: memory that several may hold, each by a read lock on the slot's byte */
+
+/* ptg_slot.share_kind: what an importer has in hand */
+#define PTG_SHARE_BYTES      1 /* a handle of plain bytes; key: a hash of it */
+#define PTG_SHARE_DESCRIPTOR 2 /* a file descriptor; key: process and signal number written into it by the exporter */
 
 struct ptg_slot_device {
 	uint64_t done;       /* (units, number of the last completed change of this slot) */
@@ -83,7 +93,11 @@ struct ptg_slot {
 	uint64_t entries;    /* launches that passed the gate and have not returned (compute shares) */
 	uint64_t reserved0;
 	struct ptg_slot_device device[PTG_DEVICES]; /* by index in ptg_ledger.uuid */
-	uint64_t reserved[56];
+	/* PTG_SLOT_SHARED */
+	uint64_t share_kind;
+	uint64_t share_key[2];
+	uint64_t share_ns; /* pid namespace of the maker */
+	uint64_t reserved[52];
 };
 
 /* One device: the first line is written by charges, the second by launches that wait. */

@@ -3,6 +3,7 @@
  * mappings.
  */
 #include "fake_driver.h"
+#include "share.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -747,4 +748,64 @@ void fake_fail_next(const char *call, CUresult error)
 {
 	failing = call;
 	failing_with = error;
+}
+
+/* ---- nothing is shared with other processes: what is exported stays charged to its maker ---------------------------- */
+
+struct vgpu_share_key vgpu_share_key_of_bytes(const void *bytes, size_t count)
+{
+	(void)bytes;
+	return (struct vgpu_share_key){1, {count, 0}};
+}
+
+struct vgpu_share_key vgpu_share_new_key(void)
+{
+	return (struct vgpu_share_key){0};
+}
+
+bool vgpu_share_mark(int fd, const struct vgpu_share_key *key)
+{
+	return fd < 0 && key->kind;
+}
+
+struct vgpu_share_key vgpu_share_key_of(int fd)
+{
+	return (struct vgpu_share_key){0, {(uint64_t)fd, 0}};
+}
+
+struct vgpu_share *vgpu_share_make(CUdevice device, uint64_t bytes, const struct vgpu_share_key *key)
+{
+	(void)device, (void)bytes, (void)key;
+	return NULL;
+}
+
+struct vgpu_share *vgpu_share_join(const struct vgpu_share_key *key)
+{
+	(void)key;
+	return NULL;
+}
+
+void vgpu_share_leave(struct vgpu_share *share)
+{
+	(void)share;
+}
+
+struct vgpu_share_key vgpu_share_key(const struct vgpu_share *share)
+{
+	(void)share;
+	return (struct vgpu_share_key){0};
+}
+
+void vgpu_shared_put(CUdeviceptr p, struct vgpu_share *share)
+{
+	(void)p, (void)share;
+}
+
+void vgpu_shared_end(CUdeviceptr p)
+{
+	(void)p;
+}
+
+void vgpu_shares_forked(void)
+{
 }

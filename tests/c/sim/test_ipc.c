@@ -2,9 +2,9 @@
  * sides see the same bytes, the card counts each once, while anybody holds it, also when its maker has freed it or is
  * dead; a handle opened twice counts; what cannot be shared is refused; a stale handle does not open. */
 #include <sys/prctl.h>
-#include <sys/socket.h>
 
 #include "memory_test.h"
+#include "pass_fd.h"
 
 #define POOL_GRANULE (32 * MIB)
 
@@ -15,46 +15,6 @@ struct message {
 
 static int to_child[2], to_parent[2], sockets[2];
 static struct message message;
-
-static void tell(int fd)
-{
-	CHECK(write(fd, "x", 1) == 1, "tell");
-}
-
-static void hear(int fd)
-{
-	char byte;
-
-	CHECK(read(fd, &byte, 1) == 1, "the other side is gone");
-}
-
-static void send_fd(int fd)
-{
-	char control[CMSG_SPACE(sizeof fd)] = {0}, byte = 0;
-	struct iovec part = {&byte, 1};
-	struct msghdr header = {
-	        .msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
-	struct cmsghdr *c = CMSG_FIRSTHDR(&header);
-
-	c->cmsg_level = SOL_SOCKET;
-	c->cmsg_type = SCM_RIGHTS;
-	c->cmsg_len = CMSG_LEN(sizeof fd);
-	memcpy(CMSG_DATA(c), &fd, sizeof fd);
-	CHECK(sendmsg(sockets[0], &header, 0) == 1, "sendmsg");
-}
-
-static int receive_fd(void)
-{
-	char control[CMSG_SPACE(sizeof(int))], byte;
-	struct iovec part = {&byte, 1};
-	struct msghdr header = {
-	        .msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
-	int fd;
-
-	CHECK(recvmsg(sockets[1], &header, 0) == 1 && CMSG_FIRSTHDR(&header), "recvmsg");
-	memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&header)), sizeof fd);
-	return fd;
-}
 
 /* Bytes that all processes hold on device 0. */
 static uint64_t on_card(void)
@@ -109,7 +69,7 @@ static void exporter(int unused)
 	OK(cuMemPoolExportPointer(&message.pointer, pooled));
 	CHECK(held() == before, "sharing costs nothing: %lu", held() - before);
 	CHECK(write(to_child[1], &message, sizeof message) == sizeof message, "message");
-	send_fd(fd);
+	send_fd(sockets[0], fd);
 	close(fd);
 	hear(to_parent[0]); /* opened, and written to */
 	CHECK(first_byte(large) == 44 && first_byte(small) == 55 && first_byte(pooled) == 66, "%u, %u, %u: the other's",
@@ -135,7 +95,7 @@ static void importer(int child)
 	CHECK(again == large, "the same pointer again");
 	OK(cuIpcOpenMemHandle(&small, message.small, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
 	GIVES(CUDA_ERROR_INVALID_VALUE, cuIpcOpenMemHandle(&again, message.small, 0));
-	int fd = receive_fd();
+	int fd = receive_fd(sockets[1]);
 	OK(cuMemPoolImportFromShareableHandle(&pool, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
 	                                      0));
 	close(fd);

@@ -1,0 +1,38 @@
+/* share.h: memory that several processes of the container hold: share.c, and the hooks of what is exported and imported
+ * (ipc.c, vmm.c, external.c). */
+#ifndef PARTAGE_SHIM_SHARE_H
+#define PARTAGE_SHIM_SHARE_H
+
+#include "memory.h"
+
+/* By what an importer finds the share again: the bytes that it was handed, or what its descriptor says. */
+struct vgpu_share_key {
+	uint64_t kind; /* PTG_SHARE_* */
+	uint64_t word[2];
+};
+struct vgpu_share; /* this process's holds on one or several; NULL: none */
+
+struct vgpu_share_key vgpu_share_key_of_bytes(const void *bytes, size_t count);
+/* A descriptor that was just made by the driver is marked with the share's key; false: it cannot be. */
+bool vgpu_share_mark(int fd, const struct vgpu_share_key *key);
+struct vgpu_share_key vgpu_share_new_key(void);
+struct vgpu_share_key vgpu_share_key_of(int fd); /* kind 0: not marked, or by a process that is gone or elsewhere */
+
+/* Bytes that this process has charged become the container's, as long as any process holds them. NULL: they stay the
+ * process's own. */
+struct vgpu_share *vgpu_share_make(CUdevice device, uint64_t bytes, const struct vgpu_share_key *key);
+struct vgpu_share *vgpu_share_join(const struct vgpu_share_key *key); /* all with this key; NULL: there is none here */
+void vgpu_share_leave(struct vgpu_share *share); /* given back where nobody else holds it */
+struct vgpu_share_key vgpu_share_key(const struct vgpu_share *share);
+
+/* Blocks of kind VGPU_SHARED, by address. */
+void vgpu_shared_put(CUdeviceptr p, struct vgpu_share *share);
+void vgpu_shared_end(CUdeviceptr p);
+void vgpu_shares_forked(void);
+
+/* ---- ipc.c ------------------------------------------------------------------------------------------------------- */
+
+CUdevice vgpu_device_of(CUdeviceptr p); /* where it lies */
+void vgpu_ipc_forked(void);
+
+#endif

@@ -1,0 +1,269 @@
+/* C004: memory that one process exports and another imports (argument: ipc or vmm). In one container it is charged once,
+ * for as long as anybody holds it, whoever frees it or is killed first; a container that imports what another made pays
+ * for it in full, and is refused what does not fit. So nobody gets past a limit by giving memory away and dying.
+ */
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+
+#include "pass_fd.h"
+#include "shim_test.h"
+
+#define BYTES (3 * GIB)
+
+struct held {
+	CUdeviceptr p;
+	CUmemGenericAllocationHandle handle;
+	CUipcMemHandle ipc;
+};
+
+static bool vmm;
+static int line[2]; /* maker, taker */
+
+static void map(struct held *h)
+{
+	CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE},
+	                          .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+	OK(cuMemAddressReserve(&h->p, BYTES, 0, 0, 0));
+	OK(cuMemMap(h->p, BYTES, 0, h->handle, 0));
+	OK(cuMemSetAccess(h->p, BYTES, &access, 1));
+}
+
+static void unmap(struct held *h)
+{
+	OK(cuMemUnmap(h->p, BYTES));
+	OK(cuMemAddressFree(h->p, BYTES));
+	OK(cuMemRelease(h->handle));
+}
+
+static void make(struct held *h)
+{
+	CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+	                            .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+	                            .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+	if (vmm) {
+		OK(cuMemCreate(&h->handle, BYTES, &prop, 0));
+		map(h);
+	} else {
+		OK(cuMemAlloc_v2(&h->p, BYTES));
+	}
+	OK(cuMemsetD8_v2(h->p + BYTES / 2, 11, 1));
+	OK(cuCtxSynchronize());
+}
+
+static void give(struct held *h)
+{
+	int fd;
+	if (vmm) {
+		OK(cuMemExportToShareableHandle(&fd, h->handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+		send_fd(line[0], fd);
+		close(fd);
+	} else {
+		OK(cuIpcGetMemHandle(&h->ipc, h->p));
+		CHECK(write(line[0], &h->ipc, sizeof h->ipc) == sizeof h->ipc, "write");
+	}
+}
+
+static CUresult take(struct held *h)
+{
+	unsigned char byte = 0;
+	if (vmm) {
+		int fd = receive_fd(line[1]);
+		CUresult error = cuMemImportFromShareableHandle(&h->handle, (void *)(intptr_t)fd,
+		                                                CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+		close(fd);
+		if (error != CUDA_SUCCESS)
+			return error;
+		map(h);
+	} else {
+		CHECK(read(line[1], &h->ipc, sizeof h->ipc) == sizeof h->ipc, "read");
+		CUresult error = cuIpcOpenMemHandle_v2(&h->p, h->ipc, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+		if (error != CUDA_SUCCESS)
+			return error;
+	}
+	OK(cuMemcpyDtoH_v2(&byte, h->p + BYTES / 2, 1));
+	CHECK(byte == 11, "the same memory: %u", byte);
+	return CUDA_SUCCESS;
+}
+
+static void let_go(struct held *h)
+{
+	if (vmm)
+		unmap(h);
+	else
+		OK(cuIpcCloseMemHandle(h->p));
+}
+
+static void maker_frees(struct held *h)
+{
+	if (vmm)
+		unmap(h);
+	else
+		OK(cuMemFree_v2(h->p));
+}
+
+/* What is charged, after the dead have been looked for, is what is held. */
+static void expect(uint64_t bytes, const char *when)
+{
+	CUdeviceptr p;
+	IS(cuMemAlloc_v2(&p, 5 * GIB), CUDA_ERROR_OUT_OF_MEMORY);
+	CHECK(used() == bytes, "%s: charged %lu, should be %lu", when, (unsigned long)used(), (unsigned long)bytes);
+	CHECK(held(0) == bytes, "%s: held %lu, should be %lu", when, (unsigned long)held(0), (unsigned long)bytes);
+}
+
+/* Gives, and again after it was killed or has freed, as the other says. */
+static void maker(void)
+{
+	struct held h = {0};
+	char what;
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	while (read(line[0], &what, 1) == 1) {
+		if (what == 'm') { /* a context does not survive a fork: only now */
+			start(0);
+			make(&h);
+			tell(line[0]);
+		}
+		if (what == 'g')
+			give(&h);
+		if (what == 'f') {
+			maker_frees(&h);
+			tell(line[0]);
+		}
+	}
+	_exit(0);
+}
+
+static pid_t begin(void)
+{
+	CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, line) == 0, "socketpair");
+	pid_t child = fork();
+	CHECK(child >= 0, "fork");
+	if (child == 0) {
+		close(line[1]);
+		maker();
+	}
+	close(line[0]);
+	return child;
+}
+
+static void ask(char what)
+{
+	CHECK(write(line[1], &what, 1) == 1, "the maker is gone");
+	if (what != 'g')
+		hear(line[1]);
+}
+
+static void ask_for_one(void)
+{
+	ask('m');
+	ask('g');
+}
+
+static void end(pid_t child)
+{
+	kill(child, SIGKILL);
+	CHECK(waitpid(child, NULL, 0) == child, "waitpid");
+	close(line[1]);
+}
+
+static void cannot_pass(const char *when)
+{
+	CUdeviceptr p;
+	IS(cuMemAlloc_v2(&p, 2 * GIB), CUDA_ERROR_OUT_OF_MEMORY);
+	OK(cuMemAlloc_v2(&p, GIB));
+	expect(4 * GIB, when);
+	OK(cuMemFree_v2(p));
+}
+
+static void one_container(void)
+{
+	struct held h = {0}, twice = {0};
+	pid_t child[3];
+	int to[3];
+	for (int i = 0; i < 3; i++) { /* all before this process has a context */
+		child[i] = begin();
+		to[i] = line[1];
+	}
+	line[1] = to[0];
+	ask_for_one();
+	start(0);
+	OK(take(&h));
+	expect(BYTES, "imported");
+	cannot_pass("beside what is shared");
+	ask('g');
+	OK(take(&twice));
+	expect(BYTES, "imported twice");
+	let_go(&h);
+	if (vmm || twice.p != h.p) /* cuIpc gives the same address, and counts */
+		expect(BYTES, "one of two given up");
+	let_go(&twice);
+	expect(BYTES, "given up");
+	end(child[0]);
+	expect(0, "its maker is dead");
+	for (int killed = 0; killed < 2; killed++) {
+		line[1] = to[1 + killed];
+		ask_for_one();
+		OK(take(&h));
+		if (killed)
+			end(child[2]);
+		else
+			ask('f');
+		expect(BYTES, killed ? "its maker was killed" : "its maker has freed it");
+		cannot_pass("beside what is left");
+		let_go(&h);
+		expect(0, "nobody holds it");
+	}
+	line[1] = to[1];
+	end(child[1]);
+}
+
+/* Another limit, another ledger: this process is another container. */
+static void two_containers(const char *limit, bool fits)
+{
+	struct held h = {0};
+	CUdeviceptr p;
+	pid_t child = begin();
+	ask_for_one();
+	setenv("CUDA_DEVICE_MEMORY_LIMIT", limit, 1);
+	start(0);
+	CHECK(used() == 0, "a container of its own: %lu", (unsigned long)used());
+	IS(take(&h), fits ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
+	CHECK(used() == (fits ? BYTES : 0), "paid here: %lu", (unsigned long)used());
+	CHECK(held(0) == BYTES, "there once: %lu", (unsigned long)held(0));
+	if (fits) {
+		IS(cuMemAlloc_v2(&p, 3 * GIB), CUDA_ERROR_OUT_OF_MEMORY);
+		end(child);
+		CHECK(used() == BYTES, "and when its maker is dead: %lu", (unsigned long)used());
+		let_go(&h);
+	} else {
+		end(child);
+	}
+	CHECK(used() == 0, "nothing is left: %lu", (unsigned long)used());
+}
+
+static void in_child(void (*body)(const char *, bool), const char *limit, bool fits)
+{
+	int status;
+	pid_t child = fork();
+	CHECK(child >= 0, "fork");
+	if (child == 0) {
+		body(limit, fits);
+		_exit(0);
+	}
+	CHECK(waitpid(child, &status, 0) == child && status == 0, "status %#x", status);
+}
+
+static void one(const char *limit, bool fits)
+{
+	(void)limit, (void)fits;
+	one_container();
+}
+
+int main(int argc, char **argv)
+{
+	vmm = argc > 1 && strcmp(argv[1], "vmm") == 0;
+	in_child(one, NULL, true);
+	in_child(two_containers, "5g", true);
+	in_child(two_containers, "2g", false);
+	return 0;
+}
