@@ -97,7 +97,10 @@ class Watcher:
             return
         try:
             self._reclaim_ended()
-            news = self._meet(self._ledger.read())
+            snapshot = self._ledger.read()
+            for index in snapshot.shared:  # refused by the kernel while any process holds the memory
+                self._ledger.reclaim(index)
+            news = self._meet(snapshot)
             if news:
                 self._correct_in = CORRECT_FIRST_S
             if news or time.monotonic() >= self._correct_at:

@@ -83,6 +83,7 @@ class Ledger:
     slots: tuple[Slot, ...]
     doorbell: int
     reclaimed: int
+    shared: tuple[int, ...] = ()  # slots of memory that several processes may hold
 
     def used(self, uuid: str) -> int:
         """Return the bytes charged on the device with this UUID; 0 where the ledger does not know it."""
@@ -133,6 +134,7 @@ def decode(data: bytes, where: str = "in memory") -> Ledger:
         slots=tuple(_decode_slot(source, index, count) for index in used),
         doorbell=source.doorbell,
         reclaimed=source.reclaimed,
+        shared=tuple(index for index, state in enumerate(states) if state == lib.PTG_SLOT_SHARED),
     )
 
 

@@ -4,6 +4,7 @@
 
 #include <cuda.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "check.h"
 
@@ -19,11 +20,12 @@ enum work_kind {
 	WORK_OWNPOOL,
 	WORK_ARRAY,
 	WORK_MIPMAP,
+	WORK_IMPORT,
 	WORK_KINDS
 };
 
-static const char *const work_name[WORK_KINDS] = {"plain", "small", "managed", "pitched", "async", "vmm",
-                                                  "graph", "green", "ownpool", "array",   "mipmap"};
+static const char *const work_name[WORK_KINDS] = {"plain", "small", "managed", "pitched", "async",  "vmm",
+                                                  "graph", "green", "ownpool", "array",   "mipmap", "import"};
 
 struct work {
 	CUdeviceptr p;
@@ -105,6 +107,27 @@ static inline CUresult work_green(struct work *w)
 	return result;
 }
 
+/* An allocation that is exported and imported again: two holds on what is charged once. */
+static inline CUresult work_import(struct work *w)
+{
+	CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+	                            .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+	                            .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
+	CUmemGenericAllocationHandle made;
+	int fd;
+	CUresult result = cuMemCreate(&made, w->bytes, &prop, 0);
+	if (result != CUDA_SUCCESS)
+		return result;
+	CHECK(cuMemExportToShareableHandle(&fd, made, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) == CUDA_SUCCESS,
+	      "cuMemExportToShareableHandle");
+	result = cuMemImportFromShareableHandle(&w->handle, (void *)(intptr_t)fd,
+	                                        CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+	CHECK(result == CUDA_SUCCESS, "cuMemImportFromShareableHandle: %d", result);
+	close(fd);
+	CHECK(cuMemRelease(made) == CUDA_SUCCESS, "cuMemRelease");
+	return work_map(w);
+}
+
 /* A pool of its own for the block. */
 static inline CUresult work_from_own(struct work *w)
 {
@@ -157,6 +180,8 @@ static inline CUresult work_alloc(enum work_kind kind, struct work *w, size_t by
 		return work_green(w);
 	case WORK_OWNPOOL:
 		return work_from_own(w);
+	case WORK_IMPORT:
+		return work_import(w);
 	case WORK_ARRAY:
 		return work_array(w, 0);
 	case WORK_MIPMAP:
@@ -178,6 +203,7 @@ static inline CUresult work_free(enum work_kind kind, struct work *w)
 		result = cuMemFreeAsync(w->p, NULL);
 		return result == CUDA_SUCCESS ? cuStreamSynchronize(NULL) : result;
 	case WORK_VMM:
+	case WORK_IMPORT:
 		result = cuMemUnmap(w->p, w->bytes);
 		if (result == CUDA_SUCCESS)
 			result = cuMemRelease(w->handle);

@@ -145,6 +145,28 @@ static CUresult create_deferred(struct held_block *b, size_t size)
 	return CUDA_SUCCESS;
 }
 
+/* Memory that was handed to another process and back, so to speak: charged to the container, not to its maker. */
+static CUresult import(struct held_block *b, size_t size)
+{
+	CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+	                            .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR};
+	CUmemGenericAllocationHandle made;
+	int fd;
+	prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+	b->size = (size + GRANULE - 1) / GRANULE * GRANULE;
+	CUresult error = cuMemCreate(&made, b->size, &prop, 0);
+	if (error != CUDA_SUCCESS)
+		return error;
+	OK(cuMemExportToShareableHandle(&fd, made, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+	OK(cuMemImportFromShareableHandle(&b->handle, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+	close(fd);
+	OK(cuMemAddressReserve(&b->p, b->size, 0, 0, 0));
+	OK(cuMemMap(b->p, b->size, 0, b->handle, 0));
+	OK(cuMemRelease(b->handle));
+	OK(cuMemRelease(made));
+	return CUDA_SUCCESS;
+}
+
 /* One kind, or a kind for each block. */
 static const char *kind_of(size_t size)
 {
@@ -171,6 +193,8 @@ static CUresult get(struct held_block *b, size_t size)
 	}
 	if (strcmp(own, "ownpool") == 0)
 		return get_from_own(b, size);
+	if (strcmp(own, "import") == 0)
+		return import(b, size);
 	if (strcmp(own, "vmm") == 0)
 		return create_mapped(b, size);
 	if (strcmp(own, "graph") == 0)
@@ -186,7 +210,7 @@ static CUresult get(struct held_block *b, size_t size)
 
 static void put(struct held_block *b)
 {
-	if (strcmp(b->kind, "vmm") == 0) {
+	if (strcmp(b->kind, "vmm") == 0 || strcmp(b->kind, "import") == 0) {
 		OK(cuMemUnmap(b->p, b->size));
 		OK(cuMemAddressFree(b->p, b->size));
 	} else if (strcmp(b->kind, "graph") == 0) {
