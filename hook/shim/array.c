@@ -235,10 +235,11 @@ static CUresult create(void **out, struct creation *how)
 		return create_unbacked(out, how);
 	if (w->desc.Width == 0 || described(w, false) > IMPOSSIBLE)
 		return how->driver(out, how);
-	CUresult error = vgpu_place(&block.device, &block.context);
+	/* Without a context of this thread nothing can be made, and the driver says why. */
+	if (vgpu_place(&block.device, &block.context) != CUDA_SUCCESS)
+		return how->driver(out, how);
 	w->device = block.device;
-	if (error == CUDA_SUCCESS)
-		error = reserve(w, &block.bytes);
+	CUresult error = reserve(w, &block.bytes);
 	if (error != CUDA_SUCCESS)
 		return error;
 	error = how->driver(&handle, how);

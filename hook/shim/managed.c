@@ -112,7 +112,10 @@ static CUresult send_to(CUdevice device)
 {
 	if (device < 0 || vgpu_mode() == VGPU_FREE)
 		return CUDA_SUCCESS;
-	return vgpu_hidden(device) ? CUDA_ERROR_INVALID_DEVICE : vgpu_managed_join(device);
+	if (vgpu_hidden(device))
+		return CUDA_ERROR_INVALID_DEVICE;
+	CUresult error = vgpu_managed_join(device);
+	return error != CUDA_SUCCESS && vgpu_no_such_device(device) ? CUDA_SUCCESS : error; /* the driver's to say */
 }
 
 static CUresult send_to_location(const CUmemLocation *location)

@@ -17,6 +17,7 @@ import random
 import resource
 import signal
 import sys
+from pathlib import Path
 
 MIB = 1 << 20
 PTX = b""".version 7.0
@@ -26,13 +27,22 @@ PTX = b""".version 7.0
 .visible .entry kernel(.param .u64 p) { ret; }
 \0"""
 SIZES = (0, 1, 3, 4, 8, 16, 100, 256, 4096, 65536, MIB, 2 * MIB, 3 * MIB + 1, 32 * MIB, 64 * MIB, 1 << 30, 1 << 41)
-NUMBERS = (0, 0, 0, 0, 1, 1, 2, 3, 4, 7, 8, 16, 32, 255, 4096, 2**31, 2**32 - 1)
+NUMBERS = (0, 0, 0, 0, 0, 0, 1, 1, 1, 2, 3, 4, 7, 8, 16, 32, 255, 4096, 2**31, 2**32 - 1)
+#: By type; `count` is how many things an array has, a function is never there.
+VALUES = {
+    **dict.fromkeys(("size_t", "unsigned long long", "cuuint64_t"), SIZES),
+    "CUdevice": (0, 0, 0, 0, 1, 99, 2**32 - 1),
+    "count": (0, 1, 1, 1, 2, 3),
+    "function": (0,),
+}
 STRINGS = (b"kernel", b"numbers", b"cuMemAlloc", b"cuStreamSynchronize", b"cuNoSuchThing", b"", b"GPU-nobody")
 FILL = 0xA5  # what outputs hold before a call
 ROOM = 4096  # bytes of each output
 #: Not the same in two runs without the library either: times, and whether work has ended yet.
 UNCERTAIN = {"cuEventQuery", "cuStreamQuery", "cuEventQuery_ptsz", "cuStreamQuery_ptsz"}
 NOT_READY = 600
+#: Their first number: managed memory counts in full from its allocation on, whether or not it is on the card yet.
+FREE_MEMORY = {"cuMemGetInfo", "cuMemGetInfo_v2"}
 WATCHDOG_S = 20
 
 
@@ -69,24 +79,23 @@ class Player:
         return begin + self.choice.choice((0, 0, 0, 0, 256, 4096, 65537))
 
     def structure(self) -> bytes:
-        """Small numbers in every word: many structures make sense that way."""
-        words = [self.choice.choice((0, 0, 0, 1, 1, 2, 4, 64)) for _ in range(64)]
+        """Zeros and a few small numbers: many structures make sense that way, and what is a pointer is NULL."""
+        words = [0] * 64
+        for _ in range(self.choice.choice((0, 0, 1, 2, 3, 4))):
+            words[2 * self.choice.randrange(8)] = self.choice.choice((1, 1, 2, 4, 64))
+        words[0] = self.choice.choice((0, 1, 1, 2))
         return b"".join(word.to_bytes(4, "little") for word in words)
 
     def pointer(self, kind: str) -> tuple[int, int | None]:
         """An argument that points somewhere, and where its output lies (None: it is no output)."""
+        target = kind[:-1].strip()
         if self.choice.random() < 0.08:
             return 0, None
-        target = kind[:-1].strip()
+        if target in ("void", "const void"):
+            return ctypes.addressof(self.host if target == "void" else self.choice.choice((self.host, self.text))), None
         if target == "const char":
             return self.buffer(self.choice.choice(STRINGS) + b"\0"), None
-        if target == "const void":
-            return ctypes.addressof(self.choice.choice((self.host, self.text))), None
-        if target == "void":
-            return ctypes.addressof(self.host), None
-        if target.startswith("const "):
-            return self.buffer(self.structure()), None
-        if target.startswith("CU") and target.endswith(("_PARAMS", "Prop", "Params", "_DESCRIPTOR", "_st", "_DESC")):
+        if target.startswith("const ") or target.endswith(("_PARAMS", "Prop", "Params", "_DESCRIPTOR", "_st", "_DESC")):
             return self.buffer(self.structure()), None
         made = self.buffer(bytes([FILL]) * ROOM)
         return made, made
@@ -97,15 +106,9 @@ class Player:
             return self.pointer(kind)
         if kind == "CUdeviceptr":
             return self.address(), None
-        if kind in ("size_t", "unsigned long long", "cuuint64_t"):
-            return self.choice.choice(SIZES), None
-        if kind == "CUdevice":
-            return self.choice.choice((0, 0, 0, 0, 1, 99, 2**32 - 1)), None
         if kind.startswith("handle "):
             return self.handle(kind.removeprefix("handle ")), None
-        if kind == "function":
-            return 0, None
-        return self.choice.choice(NUMBERS), None
+        return self.choice.choice(VALUES.get(kind, NUMBERS)), None
 
     def call(self, name: str) -> list[object]:
         """Call it with drawn arguments; what came of it."""
@@ -115,6 +118,8 @@ class Player:
         if name in UNCERTAIN and code == NOT_READY:
             code = 0
         outputs = [self.output(kind, place, code) for kind, (_, place) in zip(kinds, drawn, strict=True) if place]
+        if name in FREE_MEMORY and code == 0:
+            outputs = outputs[1:]
         return [name, [self.shown(kind, value) for kind, (value, _) in zip(kinds, drawn, strict=True)], code, outputs]
 
     def shown(self, kind: str, value: int) -> object:
@@ -175,26 +180,31 @@ class Player:
         ):
             if made() == 0:
                 self.given.setdefault(kind, []).append(out.value)
+        if self.choice.random() < 0.2:
+            self.library.cuStreamBeginCapture_v2(
+                ctypes.c_uint64(self.given["CUstream"][0]), self.choice.choice((0, 1, 2))
+            )
 
 
 def play(player: Player, calls: int) -> None:
     """A whole sequence, a line before each call and one after it: the last one names whoever faults."""
-    names = sorted(player.functions)
+    names, hooked = sorted(player.functions), HOOKED
     player.begin()
     for _ in range(calls):
-        name = player.choice.choice(names)
+        name = player.choice.choice(hooked if player.choice.random() < 0.4 else names)
         os.write(1, json.dumps([name]).encode() + b"\n")
         os.write(1, json.dumps(player.call(name)).encode() + b"\n")
 
 
 HANDLES: set[str] = set()
+HOOKED: list[str] = []
 
 
 def main() -> None:
     """All sequences, one child each."""
-    with open(sys.argv[1]) as file:
-        asked = json.load(file)
+    asked = json.loads(Path(sys.argv[1]).read_text())
     HANDLES.update(asked["handles"])
+    HOOKED.extend(asked["hooked"])
     first, last, calls = (int(word) for word in sys.argv[2:5])
     library = ctypes.CDLL("libcuda.so.1")
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
