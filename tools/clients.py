@@ -2,8 +2,9 @@
 """Fetch and build those client programs of tests/clients that one `pip install` does not bring: clients.py BUILD.
 
 Each lands in BUILD/clients/NAME-VERSION, made once per version (pins: group `clients-built` of pyproject.toml and
-`[tool.partage.crates]` there). Called by the Makefile once everything else is built. What can go wrong: no network, no
-C++ compiler, no cargo. Then it says so, leaves that client out, and its tests say why they skip; the exit code is 0.
+`[tool.partage.foreign]` there). Called by the Makefile once everything else is built. What can go wrong: no network,
+no C++ compiler, no cargo, no go. Then it says so, leaves that client out, and its tests say why they skip; the exit
+code is 0.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def pins() -> dict[str, str]:
     """Return name -> version of every client that is built here."""
     project = tomllib.loads((TOP / "pyproject.toml").read_text())
     listed = dict(line.split("==") for line in project["dependency-groups"]["clients-built"])
-    return listed | project["tool"]["partage"]["crates"]
+    return listed | project["tool"]["partage"]["foreign"]
 
 
 def call(*command: str | Path, cwd: Path | None = None, **environment: str) -> str:
@@ -110,8 +111,20 @@ def make_cudarc(version: str, place: Path, build: Path) -> None:
     shutil.rmtree(place / "target")
 
 
+def make_go_nvml(version: str, place: Path, build: Path) -> None:
+    """Compile a program of ours over NVIDIA's Go module into `place/program`."""
+    del build
+    source = place / "source"
+    source.mkdir()
+    shutil.copy2(TOP / "tests" / "clients" / "programs" / "nvml_work.go", source / "main.go")
+    module = "github.com/NVIDIA/go-nvml"
+    (source / "go.mod").write_text(f"module client\n\ngo 1.21\n\nrequire {module} v{version}\n")
+    call("go", "build", "-mod=mod", "-o", place / "program", ".", cwd=source)
+
+
 MAKERS: Final[dict[str, Callable[[str, Path, Path], None]]] = {
     "cudarc": make_cudarc,
+    "go-nvml": make_go_nvml,
     "pycuda": make_pycuda,
     "pynvml": make_pynvml,
 }

@@ -71,8 +71,10 @@ def made(client: str) -> Path:
     """Return the directory of a client that tools/clients.py makes; skip where it could not be made."""
     project = tomllib.loads((TOP / "pyproject.toml").read_text())
     pins = dict(line.split("==") for line in project["dependency-groups"]["clients-built"])
-    version = (pins | project["tool"]["partage"]["crates"])[client]
+    version = (pins | project["tool"]["partage"]["foreign"])[client]
     place = BUILD / "clients" / f"{client}-{version}"
     if not (place / "made").exists():
-        pytest.skip(f"{client} was not built: run make test-clients (cudarc needs cargo, PyCUDA a C++ compiler)")
+        pytest.skip(
+            f"{client} was not built: run make test-clients (cudarc needs cargo, go-nvml go, PyCUDA a C++ compiler)"
+        )
     return place

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from .conftest import PROGRAMS, TOOLS, RunProgram, need, shared
+from .conftest import PROGRAMS, TOOLS, RunProgram, made, need, shared
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,6 +57,16 @@ def test_the_sample_of_nvidia_ml_py_lists_the_devices_that_were_granted(run_shar
     assert shown.count("<product_name>NVIDIA H100 80GB HBM3 SIMULATED</product_name>") == 2
     assert shown.count("<serial>") == shown.count("<uuid>GPU-") == 2
     assert "example.py:" not in shown, "the sample met an error"
+
+
+@pytest.mark.usefixtures("neighbour")
+def test_a_go_program_over_go_nvml_sees_the_share_and_the_own_process(run_shared: RunProgram) -> None:
+    program = made("go-nvml") / "program"
+    first, second = json.loads(run_shared(*beside_own_memory(str(program)), sim=SIM, devices=(2, 3)).stdout)
+    assert "SIMULATED" in first["Name"]
+    assert first["Total"] == second["Total"] == 4096 * MIB
+    assert 512 * MIB <= first["Used"] < 2048 * MIB, "the neighbour's 3 GiB are visible"
+    assert (len(first["Processes"]), second["Used"], second["Processes"]) == (1, 0, None)
 
 
 @pytest.mark.usefixtures("neighbour")

@@ -25,9 +25,9 @@ def test_the_page_of_programs_names_the_versions_that_are_tested() -> None:
     project = tomllib.loads((TOP / "pyproject.toml").read_text())
     groups = project["dependency-groups"]
     pins = dict(re.split(r"(?:\[\w+\])?==", line) for line in [*groups["clients"], *groups["clients-built"]])
-    pins |= project["tool"]["partage"]["crates"]
+    pins |= project["tool"]["partage"]["foreign"]
     rows = re.findall(
-        r"^\| ([\w-]+)(?: \(\w+\))? \| ([\d.]+) \|", (TOP / "docs/reference/clients.md").read_text(), re.MULTILINE
+        r"^\| ([\w-]+)(?: \(\w+\))? \| ([\d.-]+) \|", (TOP / "docs/reference/clients.md").read_text(), re.MULTILINE
     )
     assert len(rows) > 8
     assert {name: pins.get(name) for name, _ in rows} == dict(rows)
