@@ -109,7 +109,8 @@ def _state(nvml: bool) -> str:
             "const int sim_entry_not_ready = NVML_ERROR_UNINITIALIZED;\n\nbool sim_nvml_initialized(void);\n\n"
             "bool sim_entry_ready(void)\n{\n\treturn sim_nvml_initialized();\n}\n\n"
             "int sim_entry_device(void)\n{\n\treturn -1; /* NVML has no current device */\n}\n\n"
-            "void sim_entry_failed(unsigned call, int result)\n{\n\t(void)call;\n\t(void)result;\n}\n"
+            "void sim_entry_failed(unsigned call, int result)\n{\n\t(void)call;\n\t(void)result;\n}\n\n"
+            "void sim_entry_idle(void)\n{\n}\n"
         )
     return (
         "_Thread_local struct sim_thread sim_thread;\nconst int sim_entry_not_ready = CUDA_ERROR_NOT_INITIALIZED;\n\n"
@@ -126,7 +127,8 @@ def _entry(index: int, function: Function, impl: Implementation, not_supported: 
     call = f"sim_{impl.function}({function.argument_list()})"
     if function.result == "const char *":
         text = call if impl.function else '"not supported"'
-        return f"{head}\tsim_leave({index}, 0);\n\treturn {text};\n}}\n"
+        enter = f"\tint sim_result;\n\n\tsim_enter({index}, SIM_EARLY, &sim_result);\n"
+        return f"{head}{enter}\tsim_leave({index}, 0);\n\treturn {text};\n}}\n"
     flags = [flag for flag, names in (("SIM_EARLY", EARLY), ("SIM_OPENS", OPENS)) if function.name in names]
     body = f"\tint sim_result;\n\n\tif (sim_enter({index}, {' | '.join(flags) or '0'}, &sim_result))\n"
     body += f"\t\treturn ({function.result})sim_leave({index}, sim_result);\n"

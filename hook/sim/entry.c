@@ -77,10 +77,24 @@ static bool parse_fault(struct sim_fault *fault, char *text)
 	return true;
 }
 
+static unsigned inside; /* atomic; a fork's child begins anew */
+
+static void reset_inside(void)
+{
+	inside = 0;
+}
+
+unsigned sim_entry_inside(void)
+{
+	return __atomic_load_n(&inside, __ATOMIC_SEQ_CST);
+}
+
 static void read_environment(void)
 {
 	const char *trace = getenv("PARTAGE_SIM_TRACE"), *faults = getenv("PARTAGE_SIM_FAULT");
 	char *copy, *save = NULL;
+
+	pthread_atfork(NULL, NULL, reset_inside);
 
 	if (trace && *trace)
 		trace_fd = open(trace, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
@@ -148,6 +162,7 @@ static void count(unsigned call)
 
 bool sim_enter(unsigned call, unsigned flags, int *result)
 {
+	__atomic_add_fetch(&inside, 1, __ATOMIC_SEQ_CST);
 	pthread_once(&once, read_environment);
 	if (flags & SIM_OPENS)
 		sim_machine_open(); /* a failure is reported by the call's own code */
@@ -166,11 +181,14 @@ int sim_leave(unsigned call, int result)
 
 	if (result)
 		sim_entry_failed(call, result);
-	if (trace_fd < 0)
-		return result;
-	length = snprintf(line, sizeof line, "%s %d %d\n", sim_call_name[call], result, (int)getpid());
-	if (write(trace_fd, line, (size_t)length) < 0)
-		return result; /* a full disk must not change what the program sees */
+	if (trace_fd >= 0) {
+		length = snprintf(line, sizeof line, "%s %d %d\n", sim_call_name[call], result, (int)getpid());
+		/* a full disk must not change what the program sees */
+		if (write(trace_fd, line, (size_t)length) < 0)
+			length = 0;
+	}
+	if (__atomic_sub_fetch(&inside, 1, __ATOMIC_SEQ_CST) == 0)
+		sim_entry_idle();
 	return result;
 }
 

@@ -17,6 +17,7 @@ extern const int sim_entry_not_ready; /* the library's "not initialised" */
 bool sim_entry_ready(void);
 int sim_entry_device(void); /* physical index of the current device, -1 if none */
 void sim_entry_failed(unsigned call, int result); /* for the library's own log */
+void sim_entry_idle(void); /* the last thread has left */
 
 /* flags of an entry point */
 #define SIM_EARLY 1 /* answered before initialisation */
@@ -25,6 +26,8 @@ void sim_entry_failed(unsigned call, int result); /* for the library's own log *
 /* Count the call and decide whether it is answered here: true, and *result is set, before initialisation or by an
  * injected fault. */
 bool sim_enter(unsigned call, unsigned flags, int *result);
+/* Threads between the two. */
+unsigned sim_entry_inside(void);
 /* Trace the call; returns result. */
 int sim_leave(unsigned call, int result);
 /* Whether a fault says that a symbol does not exist (drop:NAME). */

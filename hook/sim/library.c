@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "module.h"
+#include "retire.h"
 #include "sim_impl.h"
 
 static pthread_mutex_t libraries = PTHREAD_MUTEX_INITIALIZER; /* loading into contexts */
@@ -76,14 +77,22 @@ static CUresult make_kernels(struct sim_library *library)
 	return CUDA_SUCCESS;
 }
 
-static void library_free(struct sim_library *library)
+/* What a thread that looks at one of its kernels at this moment may still read. */
+static void forget(void *arg)
 {
-	for (unsigned i = 0; library->kernels && i < library->image.nkernels; i++)
-		sim_handle_drop(&library->kernels[i]);
+	struct sim_library *library = arg;
+
 	free(library->kernels);
 	free(library->code);
 	sim_image_free(&library->image);
 	free(library);
+}
+
+static void library_free(struct sim_library *library)
+{
+	for (unsigned i = 0; library->kernels && i < library->image.nkernels; i++)
+		sim_handle_drop(&library->kernels[i]);
+	sim_retire(forget, library);
 }
 
 static CUresult library_new(struct sim_library **out, const void *code, size_t size, struct sim_jit_log *log)

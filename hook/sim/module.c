@@ -6,6 +6,7 @@
  * (CUDA_ERROR_NOT_FOUND), a full card (CUDA_ERROR_OUT_OF_MEMORY; nothing is left behind).
  */
 #include "module.h"
+#include "retire.h"
 
 #include <errno.h>
 #include <fnmatch.h>
@@ -136,22 +137,30 @@ struct sim_module *sim_module_of_library(struct sim_library *library, const stru
 	return module;
 }
 
-static void release(struct sim_module *module)
+/* What a thread that launches one of its functions at this moment may still read. */
+static void forget(void *arg)
 {
-	for (unsigned i = 0; module->functions && i < module->image.nkernels; i++) {
-		sim_handle_drop(&module->functions[i]);
+	struct sim_module *module = arg;
+
+	for (unsigned i = 0; module->functions && i < module->image.nkernels; i++)
 		free(module->functions[i].old);
-	}
-	for (unsigned i = 0; module->variables && i < module->image.nvariables; i++)
-		if (module->variables[i])
-			sim_memory_put(module->context, module->variables[i]);
-	for (unsigned i = 0; module->references && i < module->image.nvariables; i++)
-		sim_module_ref_free(module->references[i]);
 	free(module->functions);
 	free(module->variables);
 	free(module->references);
 	sim_image_free(&module->image);
 	free(module);
+}
+
+static void release(struct sim_module *module)
+{
+	for (unsigned i = 0; module->functions && i < module->image.nkernels; i++)
+		sim_handle_drop(&module->functions[i]);
+	for (unsigned i = 0; module->variables && i < module->image.nvariables; i++)
+		if (module->variables[i])
+			sim_memory_put(module->context, module->variables[i]);
+	for (unsigned i = 0; module->references && i < module->image.nvariables; i++)
+		sim_module_ref_free(module->references[i]);
+	sim_retire(forget, module);
 }
 
 struct sim_module *sim_module_new(struct sim_context *context, struct sim_library *library, const void *code,
