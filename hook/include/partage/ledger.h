@@ -94,8 +94,8 @@ struct ptg_slot {
 	uint64_t reserved0;
 	struct ptg_slot_device device[PTG_DEVICES]; /* by index in ptg_ledger.uuid */
 	/* PTG_SLOT_SHARED */
-	uint64_t share_kind;
-	uint64_t share_key[2];
+	uint64_t share_kind; /* PTG_SHARE_*, of a PTG_SLOT_SHARED */
+	uint64_t share_key[2]; /* by which an importer finds the slot */
 	uint64_t share_ns; /* pid namespace of the maker */
 	uint64_t reserved[52];
 };
