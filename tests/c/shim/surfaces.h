@@ -1,6 +1,7 @@
 /* surfaces.h: every place where a program reads how much memory a device has, uses and has left, as one table, and what
  * each must say: total = min(limit, card), used = min(charged + overhead, total), free = min(total - used, free on the
- * card). The truth is read from the policy, the ledger and the machine file, past the library. Used by tests of a share
+ * card); of a share that may be more than the card (oversubscribed) the card counts for nothing, and of one that is
+ * closed nothing is free. The truth is read from the policy, the ledger and the machine file, past the library. Used by tests of a share
  * with one device or several; every failure ends the test with the surface's name and the numbers.
  */
 #ifndef PARTAGE_TESTS_SURFACES_H
@@ -49,9 +50,12 @@ static inline struct numbers truth_of(const struct place *p)
 	const struct ptg_policy_device *granted = &p->policy->device[p->index];
 	int64_t used = (int64_t)((p->ledger->device[p->index].word >> PTG_USED_SHIFT) * PTG_UNIT) + granted->overhead;
 	struct numbers truth;
-	truth.total = smaller(granted->memory, machine()->model[p->device].memory);
+	bool beyond = p->policy->flags & PTG_FLAG_OVERSUBSCRIBED;
+	truth.total = beyond ? granted->memory : smaller(granted->memory, machine()->model[p->device].memory);
 	truth.used = smaller(used > 0 ? (uint64_t)used : 0, truth.total);
-	truth.free = smaller(truth.total - truth.used, card_free(p->device));
+	truth.free = smaller(truth.total - truth.used, beyond ? UINT64_MAX : card_free(p->device));
+	if (p->policy->state != PTG_STATE_OPEN)
+		truth.free = 0;
 	return truth;
 }
 

@@ -1,9 +1,9 @@
 /* Every surface tells the same numbers, at every step of a random life of a share: several processes allocate and free
  * every kind of memory, contexts come and go, one is killed, the share is resized up and below its use, the watcher's
- * correction changes, a neighbour without a limit takes the card. After each step every process looks at every surface
+ * correction changes, the policy closes and opens again, a neighbour without a limit takes the card. After each step every process looks at every surface
  * (surfaces.h), also one that has not called cuInit, and a fork's child.
- * Arguments: contexts (one card, contexts take memory), devices (two, in the other order and named by UUID) or mig; and
- * possibly another seed.
+ * Arguments: contexts (one card, contexts take memory), devices (two, in the other order and named by UUID), mig, above (a
+ * limit that no card has) or beyond (the same, oversubscribed); and possibly another seed.
  */
 #include <stdlib.h>
 
@@ -21,14 +21,16 @@ struct block {
 	CUgreenCtx green;
 	CUgraph graph;
 	CUgraphExec exec;
+	CUmemoryPool pool;
+	CUarray array;
 	size_t size;
 	unsigned device;
 };
 
-enum { PLAIN, SMALL, MANAGED, PITCHED, ASYNC, VMM, GRAPH, CONTEXT, GREEN, KINDS };
+enum { PLAIN, SMALL, MANAGED, PITCHED, ASYNC, POOL, VMM, GRAPH, ARRAY, CONTEXT, GREEN, KINDS };
 
-static const char *const kind_name[KINDS] = {"plain", "small", "managed", "pitched", "async",
-                                             "vmm",   "graph", "context", "green"};
+static const char *const kind_name[KINDS] = {"plain", "small", "managed", "pitched", "async", "pool",
+                                             "vmm",   "graph", "array",   "context", "green"};
 
 /* Written by the parent before it gives a command, read by the player. */
 static struct board {
@@ -72,6 +74,25 @@ static CUresult get_graph(struct block *b)
 	return error;
 }
 
+static CUresult get_pooled(struct block *b)
+{
+	CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED};
+	props.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+	props.location.id = places[b->device].ordinal;
+	OK(cuMemPoolCreate(&b->pool, &props));
+	CUresult error = cuMemAllocFromPoolAsync(&b->p, b->size, b->pool, NULL);
+	if (error != CUDA_SUCCESS)
+		OK(cuMemPoolDestroy(b->pool));
+	return error;
+}
+
+static CUresult get_array(struct block *b)
+{
+	CUDA_ARRAY_DESCRIPTOR rows = {.Width = 4096, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 1};
+	rows.Height = 1 + b->size / (4096 * sizeof(float));
+	return cuArrayCreate_v2(&b->array, &rows);
+}
+
 static CUresult get_green(struct block *b)
 {
 	CUdevResource all;
@@ -103,6 +124,10 @@ static CUresult get(struct block *b)
 		return cuMemAllocPitch_v2(&b->p, &pitch, 1000, (b->size + 1023) / 1024, 4);
 	case ASYNC:
 		return cuMemAllocAsync(&b->p, b->size, NULL);
+	case POOL:
+		return get_pooled(b);
+	case ARRAY:
+		return get_array(b);
 	case VMM:
 		return get_vmm(b);
 	case GRAPH:
@@ -122,6 +147,13 @@ static void put(struct block *b)
 	switch (b->kind) {
 	case ASYNC:
 		OK(cuMemFreeAsync(b->p, NULL));
+		break;
+	case POOL:
+		OK(cuMemFreeAsync(b->p, NULL));
+		OK(cuMemPoolDestroy(b->pool));
+		break;
+	case ARRAY:
+		OK(cuArrayDestroy(b->array));
 		break;
 	case VMM:
 		OK(cuMemRelease(b->handle));
@@ -324,8 +356,9 @@ static void change(struct ptg_policy *policy, uint64_t usual, unsigned what)
 	struct ptg_policy_device *device = &policy->device[draw(policy->ndev)];
 	if (what == 0)
 		device->memory = draw(2) ? usual : MIB * (32 + draw(2000));
-	else
+	else if (draw(5) != 0)
 		device->overhead = (int64_t)(draw(3) ? MIB * draw(300) : 0);
+	policy->state = policy->state == PTG_STATE_OPEN && draw(6) == 0 ? PTG_STATE_CLOSED : PTG_STATE_OPEN;
 	grant_change("share", *policy);
 }
 
@@ -400,7 +433,12 @@ int main(int argc, char **argv)
 				granted[0].device = i;
 		setenv("CUDA_VISIBLE_DEVICES", machine()->model[granted[0].device].uuid, 1);
 	}
+	if (strcmp(name, "above") == 0 || strcmp(name, "beyond") == 0)
+		granted[0].memory = 200 * GIB;
 	struct ptg_policy policy = grant_policy(granted, board->devices);
+	if (strcmp(name, "beyond") == 0)
+		policy.flags |= PTG_FLAG_OVERSUBSCRIBED;
+	grant_seal(&policy);
 	grant_hand_over("share", &policy);
 	live_on(&policy, granted[0].memory);
 	report();
