@@ -21,11 +21,12 @@ enum work_kind {
 	WORK_ARRAY,
 	WORK_MIPMAP,
 	WORK_IMPORT,
+	WORK_SPARSE,
 	WORK_KINDS
 };
 
-static const char *const work_name[WORK_KINDS] = {"plain", "small", "managed", "pitched", "async",  "vmm",
-                                                  "graph", "green", "ownpool", "array",   "mipmap", "import"};
+static const char *const work_name[WORK_KINDS] = {"plain", "small",   "managed", "pitched", "async",  "vmm",   "graph",
+                                                  "green", "ownpool", "array",   "mipmap",  "import", "sparse"};
 
 struct work {
 	CUdeviceptr p;
@@ -153,6 +154,31 @@ static inline CUresult work_array(struct work *w, unsigned levels)
 	return levels ? cuMipmappedArrayCreate(&w->mipmap, &d, levels) : cuArray3DCreate(&w->array, &d);
 }
 
+/* A handle that only its place in a deferred array keeps. */
+static inline CUresult work_map_array(struct work *w)
+{
+	CUDA_ARRAY3D_DESCRIPTOR d = {.Width = 256,
+	                             .Height = 256,
+	                             .Format = CU_AD_FORMAT_FLOAT,
+	                             .NumChannels = 1,
+	                             .Flags = CUDA_ARRAY3D_DEFERRED_MAPPING};
+	CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+	                            .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0},
+	                            .allocFlags = {.usage = CU_MEM_CREATE_USAGE_TILE_POOL}};
+	CUarrayMapInfo info = {.resourceType = CU_RESOURCE_TYPE_ARRAY,
+	                       .memOperationType = CU_MEM_OPERATION_TYPE_MAP,
+	                       .memHandleType = CU_MEM_HANDLE_TYPE_GENERIC,
+	                       .deviceBitMask = 1};
+	CUresult result = cuMemCreate(&w->handle, w->bytes, &prop, 0);
+	if (result != CUDA_SUCCESS)
+		return result;
+	CHECK(cuArray3DCreate(&w->array, &d) == CUDA_SUCCESS, "cuArray3DCreate");
+	info.resource.array = w->array;
+	info.memHandle.memHandle = w->handle;
+	CHECK(cuMemMapArrayAsync(&info, 1, NULL) == CUDA_SUCCESS, "cuMemMapArrayAsync");
+	return cuMemRelease(w->handle);
+}
+
 /* The driver's result; CUDA_ERROR_OUT_OF_MEMORY leaves nothing behind. */
 static inline CUresult work_alloc(enum work_kind kind, struct work *w, size_t bytes)
 {
@@ -186,6 +212,8 @@ static inline CUresult work_alloc(enum work_kind kind, struct work *w, size_t by
 		return work_array(w, 0);
 	case WORK_MIPMAP:
 		return work_array(w, 3);
+	case WORK_SPARSE:
+		return work_map_array(w);
 	default:
 		return CUDA_ERROR_INVALID_VALUE;
 	}
@@ -215,6 +243,7 @@ static inline CUresult work_free(enum work_kind kind, struct work *w)
 		result = cuGreenCtxDestroy(w->green);
 		return result == CUDA_SUCCESS ? cuMemFree(w->p) : result;
 	case WORK_ARRAY:
+	case WORK_SPARSE:
 		return cuArrayDestroy(w->array);
 	case WORK_MIPMAP:
 		return cuMipmappedArrayDestroy(w->mipmap);

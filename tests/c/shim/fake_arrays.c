@@ -1,5 +1,6 @@
 /* fake_arrays.c: the arrays of fake_driver.h: rows in 64 bytes, 16 of them together, in whole granules. Handles are handed
- * out again at once. A deferred array takes nothing and says what it would need, unless the driver is an old one.
+ * out again at once. A deferred array takes nothing and says what it would need, unless the driver is an old
+ * one; handles are mapped into it as a whole.
  */
 #include <pthread.h>
 
@@ -10,6 +11,7 @@
 static struct {
 	bool taken, mipmap, deferred;
 	uint64_t bytes;
+	CUmemGenericAllocationHandle mapped; /* into a deferred one, as a whole; 0: nothing */
 } array[ARRAYS];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static bool old;
@@ -63,9 +65,13 @@ static CUresult end(const void *handle, const char *call, bool mipmap)
 		return error != CUDA_SUCCESS ? error : CUDA_ERROR_INVALID_HANDLE;
 	pthread_mutex_lock(&lock);
 	bool right = array[i].taken && array[i].mipmap == mipmap;
+	CUmemGenericAllocationHandle mapped = right ? array[i].mapped : 0;
 	uint64_t bytes = array[i].deferred ? 0 : vgpu_round_up(array[i].bytes, VGPU_GRANULE);
 	if (right) { /* the memory goes before the handle may come back */
 		fake_hold(-(int64_t)bytes);
+		if (mapped != 0)
+			fake_mapped(mapped, -1);
+		array[i].mapped = 0;
 		array[i].taken = false;
 	}
 	pthread_mutex_unlock(&lock);
@@ -101,6 +107,26 @@ CUresult fake_cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *out, 
 {
 	(void)device;
 	return need(out, handle);
+}
+
+/* Arrays only, deferred ones, at once. */
+CUresult fake_cuMemMapArrayAsync(CUarrayMapInfo *list, unsigned int count, CUstream stream)
+{
+	(void)stream;
+	for (unsigned k = 0; k < count; k++) {
+		uint64_t i = ((uintptr_t)list[k].resource.array - 0x600000000000) / 64;
+		CUmemGenericAllocationHandle handle =
+		        list[k].memOperationType == CU_MEM_OPERATION_TYPE_MAP ? list[k].memHandle.memHandle : 0;
+		if (i >= ARRAYS || (handle != 0 && !fake_mapped(handle, 1)))
+			return CUDA_ERROR_INVALID_VALUE;
+		pthread_mutex_lock(&lock);
+		CUmemGenericAllocationHandle before = array[i].mapped;
+		array[i].mapped = handle;
+		pthread_mutex_unlock(&lock);
+		if (before != 0)
+			fake_mapped(before, -1);
+	}
+	return CUDA_SUCCESS;
 }
 
 CUresult fake_cuMipmappedArrayCreate(CUmipmappedArray *out, const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned int levels)

@@ -480,6 +480,18 @@ static CUresult fake_cuMemMap(CUdeviceptr p, size_t n, size_t offset, CUmemGener
 	return error;
 }
 
+bool fake_mapped(CUmemGenericAllocationHandle h, int change)
+{
+	enter();
+	bool there = h >= 1 && h <= HANDLES && (change < 0 || object[h - 1].handles != 0);
+	if (there) {
+		object[h - 1].maps += (unsigned)change;
+		object_maybe_free((unsigned)h - 1);
+	}
+	leave();
+	return there;
+}
+
 static CUresult fake_cuMemUnmap(CUdeviceptr p, size_t n)
 {
 	CUresult error = CUDA_ERROR_INVALID_VALUE;
@@ -667,6 +679,7 @@ void *vgpu_real_fn(unsigned index)
 		CASE(cuArray3DCreate_v2, fake_cuArray3DCreate_v2);
 		CASE(cuArrayDestroy, fake_cuArrayDestroy);
 		CASE(cuArrayGetMemoryRequirements, fake_cuArrayGetMemoryRequirements);
+		CASE(cuMemMapArrayAsync, fake_cuMemMapArrayAsync);
 		CASE(cuMipmappedArrayCreate, fake_cuMipmappedArrayCreate);
 		CASE(cuMipmappedArrayDestroy, fake_cuMipmappedArrayDestroy);
 		CASE(cuMipmappedArrayGetMemoryRequirements, fake_cuMipmappedArrayGetMemoryRequirements);

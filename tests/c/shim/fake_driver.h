@@ -30,7 +30,11 @@ void fake_fail_next(const char *call, CUresult error); /* the next call of this 
 void fake_hold(int64_t bytes); /* so much more is held */
 bool fake_fails(const char *call, CUresult *error); /* is it this call's turn to fail? */
 
+/* An allocation handle is mapped once more (+1), if it is live, or less (-1), also where it was released. */
+bool fake_mapped(CUmemGenericAllocationHandle handle, int change);
+
 /* fake_arrays.c */
+CUresult fake_cuMemMapArrayAsync(CUarrayMapInfo *list, unsigned int count, CUstream stream);
 void fake_old_arrays(bool is); /* a driver that does not say what an array needs */
 CUresult fake_cuArray3DCreate_v2(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR *d);
 CUresult fake_cuArrayCreate_v2(CUarray *out, const CUDA_ARRAY_DESCRIPTOR *d);

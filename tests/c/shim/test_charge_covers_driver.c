@@ -74,6 +74,37 @@ static void make_array(struct live *l, unsigned *seed)
 		hook_cuArrayCreate_v2(&l->array, &flat);
 }
 
+/* A handle in a deferred array, which may keep it alone; sometimes another is mapped over it, or it is unmapped. */
+static void map_into_array(struct live *l, unsigned *seed, uint64_t bytes)
+{
+	CUDA_ARRAY3D_DESCRIPTOR d = {.Width = 64,
+	                             .Height = 64,
+	                             .Format = CU_AD_FORMAT_FLOAT,
+	                             .NumChannels = 1,
+	                             .Flags = CUDA_ARRAY3D_DEFERRED_MAPPING};
+	CUarrayMapInfo info = {.resourceType = CU_RESOURCE_TYPE_ARRAY,
+	                       .memHandleType = CU_MEM_HANDLE_TYPE_GENERIC,
+	                       .deviceBitMask = 1};
+	CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED};
+	prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+	if (hook_cuArray3DCreate_v2(&l->array, &d) != CUDA_SUCCESS)
+		return; /* an old driver */
+	info.resource.array = l->array;
+	for (unsigned i = 0; i < 1 + (unsigned)rand_r(seed) % 3; i++) {
+		CUmemGenericAllocationHandle handle;
+		info.memOperationType = CU_MEM_OPERATION_TYPE_UNMAP;
+		info.memHandle.memHandle = 0;
+		if (rand_r(seed) % 4 == 0)
+			CHECK(hook_cuMemMapArrayAsync(&info, 1, NULL) == CUDA_SUCCESS, "unmap from an array");
+		if (hook_cuMemCreate(&handle, vgpu_round_up(bytes, VGPU_GRANULE), &prop, 0) != CUDA_SUCCESS)
+			return;
+		info.memOperationType = CU_MEM_OPERATION_TYPE_MAP;
+		info.memHandle.memHandle = handle;
+		CHECK(hook_cuMemMapArrayAsync(&info, 1, NULL) == CUDA_SUCCESS, "map into an array");
+		CHECK(hook_cuMemRelease(handle) == CUDA_SUCCESS, "release of a mapped handle");
+	}
+}
+
 static bool is_live(const struct live *l)
 {
 	return l->p != 0 || l->handle != 0 || l->array != NULL || l->mipmap != NULL;
@@ -84,7 +115,7 @@ static void allocate(struct live *l, unsigned *seed, CUstream stream, CUdevicept
 	uint64_t bytes = random_size(seed);
 	size_t pitch;
 	*l = (struct live){0};
-	switch (rand_r(seed) % 8) {
+	switch (rand_r(seed) % 9) {
 	case 0:
 		hook_cuMemAllocManaged(&l->p, bytes, CU_MEM_ATTACH_GLOBAL);
 		break;
@@ -101,6 +132,9 @@ static void allocate(struct live *l, unsigned *seed, CUstream stream, CUdevicept
 	case 5:
 	case 6:
 		make_array(l, seed);
+		break;
+	case 7:
+		map_into_array(l, seed, 1 + bytes / 4);
 		break;
 	default:
 		hook_cuMemAlloc_v2(&l->p, bytes);

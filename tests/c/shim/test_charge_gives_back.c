@@ -41,6 +41,39 @@ static void failing_calls(void)
 	expect_empty("cuMemPoolGetAttribute fails");
 }
 
+/* Arrays: the question before, the creation and the end may each fail. */
+static void arrays(void)
+{
+	CUDA_ARRAY3D_DESCRIPTOR d = {.Width = 1000, .Height = 1000, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 4};
+	CUarray array = (CUarray)1;
+	CUmipmappedArray mipmap;
+	uint64_t bytes = vgpu_round_up(16000 * 1008, 2 * MIB);
+	fake_fail_next("cuArray3DCreate_v2", CUDA_ERROR_LAUNCH_FAILED);
+	CHECK(hook_cuArray3DCreate_v2(&array, &d) == CUDA_ERROR_LAUNCH_FAILED, "the driver's own error");
+	CHECK(array == (CUarray)1, "the output was touched");
+	expect_empty("cuArray3DCreate fails");
+	fake_fail_next("cuMipmappedArrayCreate", CUDA_ERROR_LAUNCH_FAILED);
+	CHECK(hook_cuMipmappedArrayCreate(&mipmap, &d, 3) == CUDA_ERROR_LAUNCH_FAILED, "the driver's own error");
+	expect_empty("cuMipmappedArrayCreate fails");
+	CHECK(hook_cuArray3DCreate_v2(&array, &d) == CUDA_SUCCESS, "create");
+	CHECK(fake_charged() == bytes && fake_physical() == bytes, "charged %lu, held %lu, expected %lu",
+	      (unsigned long)fake_charged(), (unsigned long)fake_physical(), (unsigned long)bytes);
+	fake_fail_next("cuArrayDestroy", CUDA_ERROR_LAUNCH_FAILED);
+	CHECK(hook_cuArrayDestroy(array) == CUDA_ERROR_LAUNCH_FAILED, "the driver's own error");
+	CHECK(fake_charged() == bytes, "a failed destroy: charged %lu", (unsigned long)fake_charged());
+	CHECK(hook_cuArrayDestroy(array) == CUDA_SUCCESS, "destroy");
+	CHECK(hook_cuArrayDestroy(array) != CUDA_SUCCESS, "a second destroy");
+	expect_empty("arrays");
+	fake_old_arrays(true); /* asked about another descriptor: the first one's answer is remembered */
+	d.Width = 1001;
+	CHECK(hook_cuArray3DCreate_v2(&array, &d) == CUDA_SUCCESS, "create on an old driver");
+	CHECK(fake_charged() >= fake_physical() && fake_physical() != 0, "charged %lu, held %lu",
+	      (unsigned long)fake_charged(), (unsigned long)fake_physical());
+	CHECK(hook_cuArrayDestroy(array) == CUDA_SUCCESS, "destroy");
+	fake_old_arrays(false);
+	expect_empty("arrays of an old driver");
+}
+
 /* A free that the driver refuses gives nothing back, and the block can be freed later. */
 static void failing_frees(void)
 {
@@ -155,6 +188,7 @@ int main(void)
 	fake_reset(1024 * MIB);
 	failing_calls();
 	failing_frees();
+	arrays();
 	rows();
 	reuse_at_the_limit();
 	deferred();
