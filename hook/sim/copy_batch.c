@@ -126,52 +126,60 @@ static size_t element_of(const CUDA_MEMCPY3D_BATCH_OP *op)
 	return unit[0] ? unit[0] : unit[1] ? unit[1] : 1;
 }
 
-/* Rows and layers of a pointer's memory, in elements; 0: as long as the copy's. */
-static bool rows_of(const CUmemcpy3DOperand *operand, const CUextent3D *extent, size_t *length, size_t *height)
+/* One operand, in the bytes and rows of cuMemcpy3D. */
+struct end {
+	CUmemorytype type;
+	CUarray array;
+	CUdeviceptr device;
+	size_t x, y, z, pitch, height;
+};
+
+/* Rows and layers of a pointer's memory are given in elements; 0: as long as the copy's. */
+static bool end_of(const CUmemcpy3DOperand *operand, const CUextent3D *extent, size_t unit, struct end *end)
 {
-	*length = operand->op.ptr.rowLength ? operand->op.ptr.rowLength : extent->width;
-	*height = operand->op.ptr.layerHeight ? operand->op.ptr.layerHeight : extent->height;
-	return *length >= extent->width && *height >= extent->height;
+	if (operand->type == CU_MEMCPY_OPERAND_TYPE_ARRAY) {
+		*end = (struct end){.type = CU_MEMORYTYPE_ARRAY,
+		                    .array = operand->op.array.array,
+		                    .x = operand->op.array.offset.x * unit,
+		                    .y = operand->op.array.offset.y,
+		                    .z = operand->op.array.offset.z};
+		return true;
+	}
+	size_t length = operand->op.ptr.rowLength ? operand->op.ptr.rowLength : extent->width,
+	       height = operand->op.ptr.layerHeight ? operand->op.ptr.layerHeight : extent->height;
+	*end = (struct end){
+	        .type = CU_MEMORYTYPE_UNIFIED, .device = operand->op.ptr.ptr, .pitch = length * unit, .height = height};
+	return length >= extent->width && height >= extent->height && length <= SIZE_MAX / unit;
 }
 
 static bool box_of(const CUDA_MEMCPY3D_BATCH_OP *op, CUDA_MEMCPY3D *copy)
 {
-	size_t unit = element_of(op), length, height;
+	size_t unit = element_of(op);
+	struct end src, dst;
 
 	if (!unit || !op->extent.width || !op->extent.height || !op->extent.depth ||
-	    op->extent.width > SIZE_MAX / unit || !order_right(op->srcAccessOrder, op->flags))
+	    op->extent.width > SIZE_MAX / unit || !order_right(op->srcAccessOrder, op->flags) ||
+	    !end_of(&op->src, &op->extent, unit, &src) || !end_of(&op->dst, &op->extent, unit, &dst))
 		return false;
-	*copy = (CUDA_MEMCPY3D){.WidthInBytes = op->extent.width * unit,
+	*copy = (CUDA_MEMCPY3D){.srcXInBytes = src.x,
+	                        .srcY = src.y,
+	                        .srcZ = src.z,
+	                        .srcMemoryType = src.type,
+	                        .srcDevice = src.device,
+	                        .srcArray = src.array,
+	                        .srcPitch = src.pitch,
+	                        .srcHeight = src.height,
+	                        .dstXInBytes = dst.x,
+	                        .dstY = dst.y,
+	                        .dstZ = dst.z,
+	                        .dstMemoryType = dst.type,
+	                        .dstDevice = dst.device,
+	                        .dstArray = dst.array,
+	                        .dstPitch = dst.pitch,
+	                        .dstHeight = dst.height,
+	                        .WidthInBytes = op->extent.width * unit,
 	                        .Height = op->extent.height,
-	                        .Depth = op->extent.depth,
-	                        .srcMemoryType = CU_MEMORYTYPE_ARRAY,
-	                        .dstMemoryType = CU_MEMORYTYPE_ARRAY};
-	if (op->src.type == CU_MEMCPY_OPERAND_TYPE_ARRAY) {
-		copy->srcArray = op->src.op.array.array;
-		copy->srcXInBytes = op->src.op.array.offset.x * unit;
-		copy->srcY = op->src.op.array.offset.y;
-		copy->srcZ = op->src.op.array.offset.z;
-	} else if (rows_of(&op->src, &op->extent, &length, &height)) {
-		copy->srcMemoryType = CU_MEMORYTYPE_UNIFIED;
-		copy->srcDevice = op->src.op.ptr.ptr;
-		copy->srcPitch = length * unit;
-		copy->srcHeight = height;
-	} else {
-		return false;
-	}
-	if (op->dst.type == CU_MEMCPY_OPERAND_TYPE_ARRAY) {
-		copy->dstArray = op->dst.op.array.array;
-		copy->dstXInBytes = op->dst.op.array.offset.x * unit;
-		copy->dstY = op->dst.op.array.offset.y;
-		copy->dstZ = op->dst.op.array.offset.z;
-	} else if (rows_of(&op->dst, &op->extent, &length, &height)) {
-		copy->dstMemoryType = CU_MEMORYTYPE_UNIFIED;
-		copy->dstDevice = op->dst.op.ptr.ptr;
-		copy->dstPitch = length * unit;
-		copy->dstHeight = height;
-	} else {
-		return false;
-	}
+	                        .Depth = op->extent.depth};
 	return true;
 }
 

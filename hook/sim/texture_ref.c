@@ -27,15 +27,21 @@ struct surface_ref {
 	CUarray array;
 };
 
-static CUresult ref_of(CUtexref handle, struct texture_ref **ref)
+/* May a call use this reference? */
+static CUresult check(const void *handle, enum sim_tag tag)
 {
 	struct sim_context *context;
 	CUresult result = sim_require(&context);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	if (result == CUDA_SUCCESS && !sim_handle_is(handle, tag))
+		result = CUDA_ERROR_INVALID_VALUE;
+	return result;
+}
+
+static CUresult ref_of(CUtexref handle, struct texture_ref **ref)
+{
 	*ref = (struct texture_ref *)handle;
-	return sim_handle_is(handle, SIM_TAG_TEXREF) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+	return check(handle, SIM_TAG_TEXREF);
 }
 
 /* ---- life --------------------------------------------------------------------------------------------------------- */
@@ -408,13 +414,8 @@ CUresult sim_cuTexRefGetBorderColor(float *color, CUtexref handle)
 
 static CUresult surface_of(CUsurfref handle, struct surface_ref **ref)
 {
-	struct sim_context *context;
-	CUresult result = sim_require(&context);
-
-	if (result != CUDA_SUCCESS)
-		return result;
 	*ref = (struct surface_ref *)handle;
-	return sim_handle_is(handle, SIM_TAG_SURFREF) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+	return check(handle, SIM_TAG_SURFREF);
 }
 
 CUresult sim_cuSurfRefSetArray(CUsurfref handle, CUarray array, unsigned int flags)
