@@ -117,19 +117,20 @@ void sim_texels_free(struct sim_texels *texels)
 
 void sim_arrays_destroy(struct sim_context *context)
 {
-	struct sim_texels *texels;
+	struct sim_texels *next;
 
-	do {
-		pthread_mutex_lock(&sim_memory_mutex);
-		texels = context->arrays;
-		if (texels) {
-			withdraw(texels);
-			unlink_texels(texels);
-			give_memory(texels);
-		}
-		pthread_mutex_unlock(&sim_memory_mutex);
-		free(texels);
-	} while (texels);
+	pthread_mutex_lock(&sim_memory_mutex);
+	struct sim_texels *all = context->arrays;
+	context->arrays = NULL;
+	for (struct sim_texels *texels = all; texels; texels = texels->next) {
+		withdraw(texels);
+		give_memory(texels);
+	}
+	pthread_mutex_unlock(&sim_memory_mutex);
+	for (; all; all = next) {
+		next = all->next;
+		free(all);
+	}
 }
 
 struct sim_array *sim_array_of(CUarray handle)

@@ -89,7 +89,7 @@ static void run_operation(void *arg)
 {
 	struct operation *op;
 
-	memcpy(&op, arg, sizeof op);
+	memcpy(&op, arg, sizeof(struct operation *));
 	pthread_mutex_lock(&sim_memory_mutex);
 	bool there = alive(op->texels);
 	for (size_t i = 0; i < op->count; i++) {
@@ -292,7 +292,7 @@ CUresult sim_cuMemMapArrayAsync(CUarrayMapInfo *list, unsigned int count, CUstre
 	}
 	while (queued < count && result == CUDA_SUCCESS) {
 		struct sim_work work = {.run = run_operation, .arg_size = sizeof(struct operation *)};
-		memcpy(work.arg, &op[queued], sizeof op[queued]);
+		memcpy(work.arg, &op[queued], sizeof(struct operation *));
 		result = sim_enqueue(stream, &work);
 		queued += result == CUDA_SUCCESS;
 	}

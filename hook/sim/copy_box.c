@@ -165,8 +165,11 @@ static CUmemorytype type_of(const struct sim_array *array, const struct sim_plac
 void sim_box_params(const struct sim_box *box, const struct sim_place *dst, const struct sim_place *src,
                     CUDA_MEMCPY3D *params)
 {
-	*params = (CUDA_MEMCPY3D){.WidthInBytes = box->width, .Height = box->height, .Depth = box->depth};
-	params->dstMemoryType = type_of(box->dst_array, dst);
+	*params = (CUDA_MEMCPY3D){.srcMemoryType = type_of(box->src_array, src),
+	                          .dstMemoryType = type_of(box->dst_array, dst),
+	                          .WidthInBytes = box->width,
+	                          .Height = box->height,
+	                          .Depth = box->depth};
 	if (params->dstMemoryType == CU_MEMORYTYPE_DEVICE)
 		params->dstDevice = box->dst;
 	else if (params->dstMemoryType == CU_MEMORYTYPE_HOST)
@@ -177,7 +180,6 @@ void sim_box_params(const struct sim_box *box, const struct sim_place *dst, cons
 	params->dstZ = box->dst_at.z;
 	params->dstPitch = box->dst_pitch ? box->dst_pitch : box->width;
 	params->dstHeight = box->dst_slice ? box->dst_slice / params->dstPitch : box->height;
-	params->srcMemoryType = type_of(box->src_array, src);
 	if (params->srcMemoryType == CU_MEMORYTYPE_DEVICE)
 		params->srcDevice = box->src;
 	else if (params->srcMemoryType == CU_MEMORYTYPE_HOST)
