@@ -14,7 +14,7 @@ POINTS_IN_CI = 200
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("kind", ["plain", "small", "managed", "pitched", "async", "vmm", "graph", "refused"])
+@pytest.mark.parametrize("kind", ["plain", "small", "managed", "pitched", "async", "vmm", "graph", "green", "refused"])
 def test_kill_everywhere(kind: str) -> None:
     program = BUILD / "tests" / "bin" / "test_kill_everywhere_plain"
     points = [] if full() else [str(POINTS_IN_CI)]
