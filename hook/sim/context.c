@@ -312,8 +312,11 @@ void sim_primary_release(struct sim_context *context, uint64_t id)
 	int device = context->device;
 
 	pthread_mutex_lock(&devices[device].mutex);
-	if (context->alive && context->id == id && devices[device].retained && --devices[device].retained == 0)
-		close_primary(device);
+	if (context->alive && context->id == id && devices[device].retained) {
+		devices[device].retained--;
+		if (devices[device].retained == 0)
+			close_primary(device);
+	}
 	pthread_mutex_unlock(&devices[device].mutex);
 }
 

@@ -132,7 +132,7 @@ CUresult sim_cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc *map,
 			return CUDA_ERROR_INVALID_VALUE;
 		if (map[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE)
 			continue; /* the host, which may always */
-		if (sim_device_of(map[i].location.id, &device) != CUDA_SUCCESS)
+		if (sim_device_of(map[i].location.id, &device) != CUDA_SUCCESS || device < 0)
 			return CUDA_ERROR_INVALID_DEVICE;
 		if (device == pool->device
 		            ? map[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE

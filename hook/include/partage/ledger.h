@@ -66,8 +66,8 @@
 #define PTG_LOCK_WATCH 4097
 
 /* ptg_slot.state */
-#define PTG_SLOT_FREE 0
-#define PTG_SLOT_USED 1
+#define PTG_SLOT_FREE   0
+#define PTG_SLOT_USED   1
 #define PTG_SLOT_SHARED 2 /* no process's: memory that several may hold, each by a read lock on the slot's byte */
 
 /* ptg_slot.share_kind: what an importer has in hand */
