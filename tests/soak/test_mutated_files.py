@@ -5,24 +5,23 @@ offender's own processes their life (SIGBUS), and nobody else's."""
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
+import subprocess
+import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from partage._abi import ffi, lib
 from partage.model import LedgerError, PartageError
+from partage.run.handover import HandOver
 from partage.shm import WatchedLedger, read_ledger, read_policy
 
-from .conftest import Stage, Tenant, full
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from partage.run.handover import HandOver
+from .conftest import WATCHDOG_S, Stage, Tenant, full
 
 MIB = 1 << 20
 LIMIT = 32 * MIB
@@ -161,5 +160,46 @@ def test_scribbled_files_hurt_nobody_else(stage: Stage) -> None:
         neighbour.ask("drop")
         assert neighbour.ask(f"alloc {LIMIT}") == [0], "the neighbour's share is not whole"
         assert neighbour.ask("alloc 1") == [OUT_OF_MEMORY]
+    finally:
+        assert neighbour.end() == 0
+
+
+RUN = (sys.executable, "-m", "partage", "run", "--memory", "32Mi", "--")
+
+
+def hand_overs(stage: Stage) -> list[Path]:
+    """Directories of the shares that run now."""
+    return sorted(path.parent for path in Path(stage.environment["XDG_RUNTIME_DIR"]).rglob("policy"))
+
+
+def top(environment: dict[str, str]) -> list[str]:
+    """Ask `partage top` once; the names of the programs that it shows."""
+    command = [sys.executable, "-m", "partage", "top", "--json"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=WATCHDOG_S, check=False)
+    assert (done.returncode, done.stderr) == (0, ""), done
+    return [share["name"] for share in json.loads(done.stdout)["shares"]]
+
+
+@pytest.mark.timeout(3600)
+def test_the_parent_of_partage_run_and_top_survive(stage: Stage) -> None:
+    """The parent watches a ledger that its program scribbles on, and ends with the program's own exit code."""
+    neighbour = Tenant(stage.environment, *RUN)
+    try:
+        assert neighbour.ask("init")[0] == 0
+        (own,) = hand_overs(stage)
+        for seed in range(100 if full() else 8):
+            mutation = draw(random.Random(10_000 + seed))
+            victim = Tenant(stage.environment, *RUN)
+            stage.tenants.append(victim)
+            assert victim.ask("init")[0] == 0
+            (entry,) = (HandOver(path) for path in hand_overs(stage) if path != own)
+            apply(mutation, entry)
+            check_alive(victim, "churn 40", mutation)
+            assert own.name in top(stage.environment), f"seed {seed}: {mutation}"
+            if victim.process.poll() is None:
+                assert victim.end() in ({0, 128 + signal.SIGBUS} if mutation.cut is not None else {0})
+            assert hand_overs(stage) == [own], "the parent left something behind"
+            stage.tenants.clear()
+            assert neighbour.ask("churn 40")[2] == 0, f"seed {seed}: {mutation}"
     finally:
         assert neighbour.end() == 0

@@ -333,9 +333,18 @@ static void object_maybe_free(unsigned i)
 static const char *failing;
 static CUresult failing_with;
 
-/* Called with the lock held. */
+static const char *interrupted;
+static void (*handler)(void);
+
+/* Called with the lock held. A handler that comes back lets the call go on. */
 static bool fails(const char *call, CUresult *error)
 {
+	if (interrupted != NULL && strcmp(interrupted, call) == 0) {
+		interrupted = NULL;
+		pthread_mutex_unlock(&lock);
+		handler();
+		pthread_mutex_lock(&lock);
+	}
 	if (failing == NULL || strcmp(failing, call) != 0)
 		return false;
 	failing = NULL;
@@ -755,6 +764,12 @@ void fake_pitch(uint64_t unit)
 void fake_busy(bool is)
 {
 	busy = is;
+}
+
+void fake_interrupt(const char *call, void (*by)(void))
+{
+	handler = by;
+	interrupted = call;
 }
 
 void fake_fail_next(const char *call, CUresult error)

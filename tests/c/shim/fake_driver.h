@@ -24,6 +24,7 @@ void fake_sync(void); /* all queued work has run: pending frees happen, the pool
 void fake_keep(uint64_t bytes); /* the pool's release threshold */
 void fake_pitch(uint64_t unit); /* rows are a multiple of this (512) */
 void fake_busy(bool busy);         /* streams have work that has not run */
+void fake_interrupt(const char *call, void (*by)(void)); /* the next call of this name meets a signal handler first */
 void fake_fail_next(const char *call, CUresult error); /* the next call of this name fails */
 
 /* For the other files of the driver. */

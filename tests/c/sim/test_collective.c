@@ -1,4 +1,5 @@
 /* A collective keeps its device busy until its partner on the other device has come; a dead partner's place is void. */
+#include <sched.h>
 #include <signal.h>
 #include <sys/wait.h>
 
@@ -29,7 +30,7 @@ static void one_process(struct sim_machine *machine)
 	launch(on_first, a);
 	while (__atomic_load_n(&counters->busy_ns, __ATOMIC_RELAXED) <
 	       1000000) /* it waits, and keeps the engine busy */
-		usleep(100);
+		sched_yield();
 	GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(a));
 	CHECK(test_counters(machine, 1)->busy_ns == 0, "the partner's device is busy without it");
 	OK(cuCtxSetCurrent(second));
@@ -65,7 +66,7 @@ static void partner_dies(struct sim_machine *machine)
 		waits_alone();
 	uint64_t open = 0;
 	while (!open) {
-		usleep(100);
+		sched_yield();
 		for (int i = 0; i < SIM_MEETINGS; i++)
 			open |= __atomic_load_n(&machine->meeting[i].key, __ATOMIC_RELAXED);
 	}

@@ -1,4 +1,5 @@
 /* Several processes on one engine: their work never overlaps, and killing one at any moment holds up nobody. */
+#include <sched.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -82,7 +83,7 @@ static void killed_at_any_moment(struct sim_machine *machine)
 		/* Killed once the engine has done some more work: at no particular place. */
 		seed = seed * 1103515245 + 12345;
 		while (total_busy(machine) < busy + seed % 4000000)
-			usleep(100);
+			sched_yield();
 		kill(victim, SIGKILL);
 		reap(victim, true);
 	}
