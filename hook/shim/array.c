@@ -90,12 +90,13 @@ static uint64_t described(const struct wish *w, bool bound)
 	}
 	if (format->planes)
 		return bytes;
+	bool layered = w->desc.Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP);
 	for (unsigned i = 0; i < (w->levels ? w->levels : 1) && i < 64; i++) {
 		CUDA_ARRAY3D_DESCRIPTOR part = smaller(&w->desc, i, i);
-		if (w->desc.Depth && !(w->desc.Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP)))
+		if (w->desc.Depth && !layered)
 			part.Depth = w->desc.Depth >> i ? w->desc.Depth >> i : 1;
 		bytes = sum(bytes, level_bytes(&part, format, bound));
-		if (part.Width == 1 && part.Height <= 1 && (part.Depth <= 1 || part.Depth == w->desc.Depth))
+		if (part.Width == 1 && part.Height <= 1 && (layered || part.Depth <= 1))
 			break; /* no level below a single element; drivers clamp what is asked for */
 	}
 	return bytes;
