@@ -1,7 +1,8 @@
 /* calls.c: repeats driver calls and prints what one took: calls OP[,OP...] COUNT. Started by bench/calls.py, with and
  * without a shim, over the null driver, also under callgrind and bench/syscalls.
  *
- * One line per operation: its name and the CPU nanoseconds of a call, or its name, `!` and why it could not be done. Before
+ * One line per operation: its name, the CPU nanoseconds of a call and, where a neighbour is busy, how many it made
+ * meanwhile for each of ours; or its name, `!` and why it could not be done. Before
  * and after the measured calls stands a system call that means nothing, for bench/syscalls to count between, and they are
  * made from a function of their own, `measured`, for callgrind. `calls first 1` allocates once and ends: the caller has
  * the clock. Exit 1: no driver, or no such operation. */
@@ -21,6 +22,7 @@
 
 static jmp_buf given_up;
 static double spent;
+static long theirs; /* calls of neighbours while ours were measured */
 
 _Noreturn void give_up(const char *why)
 {
@@ -49,9 +51,11 @@ static void repeat(const struct op *op, long count, int measure)
 		double begin = 0;
 		if (measure) {
 			syscall(SYS_getpgid, MARK_BEGIN);
+			theirs -= ops_neighbour_calls();
 			begin = now();
 			measured(op, some);
 			spent += now() - begin;
+			theirs += ops_neighbour_calls();
 			syscall(SYS_getpgid, MARK_END);
 		} else {
 			op->run(some);
@@ -65,6 +69,7 @@ static void do_op(const struct op *op, long count)
 	printf("%s", op->name);
 	fflush(stdout);
 	spent = 0;
+	theirs = 0;
 	if (setjmp(given_up))
 		return;
 	if (op->begin)
@@ -74,7 +79,7 @@ static void do_op(const struct op *op, long count)
 	repeat(op, count, 1);
 	if (op->end)
 		op->end();
-	printf(" %.2f\n", spent / (double)count);
+	printf(theirs ? " %.2f %.2f\n" : " %.2f\n", spent / (double)count, (double)theirs / (double)count);
 }
 
 static const struct op *find(const char *name)

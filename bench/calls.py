@@ -22,6 +22,7 @@ from pathlib import Path
 from measure import Bench, Library, LibraryError, Timed
 
 TOP = Path(__file__).resolve().parent.parent
+BESIDE = 0.8  # a neighbour is busy where it makes that many calls for each of ours
 SLOWER = 1.5  # the null driver against its usual: beyond, a clock proves nothing
 FEW = 1000  # calls under callgrind and ptrace
 CONTEXT_MS = 150  # what making a context takes, where that is part of the row
@@ -62,18 +63,18 @@ CALLS = (
     Call("contend-4KiB", "... two processes contending, 4 KiB", 400_000, 7.7, 150, None),
     Call("threads-4", "... 4 threads, 4 KiB (CPU time)", 200_000, 8.1, None, None, "", None),
     Call("threads-8", "... 8 threads, 4 KiB (CPU time)", 200_000, 10.5, None, None, "", None),
-    Call("free-1000", "free, 1,000 live 4 KiB blocks", 200_000, 1.5, 200, 300, "free_live"),
+    Call("free-1000", "free, 1,000 live 4 KiB blocks", 200_000, 1.5, 200, 350, "free_live"),
     Call("free-10000", "free, 10,000 live, random order", 200_000, 1.4, 200, None),
     Call("free-100000", "free, 100,000 live, random order", 200_000, 1.4, 200, None),
     Call("processes-1000", "alloc, 1,000 registered processes", 20_000, 11.5, 100, None, smoke=False),
-    Call("refused", "refused allocation", 100_000, 8.9, 1000, 350, "refused"),
+    Call("refused", "refused allocation", 100_000, 8.9, 1000, 820, "refused"),
     Call("refused-3", "... with 3 other live slots", 20_000, 8.9, 2500, None, "", 6),
-    Call("info", "cuMemGetInfo", 200_000, 1.4, 50, 430, "info"),
+    Call("info", "cuMemGetInfo", 200_000, 1.4, 50, 480, "info"),
     Call("proc", "cuGetProcAddress_v2(cuMemAlloc)", 200_000, 4.2, 100, 100, "proc"),
     Call("dlsym-ours", "dlsym(cuMemAlloc_v2)", 50_000, 46, None, None, "look_up_ours"),
     Call("dlsym-foreign", "dlsym(strlen)", 50_000, 66, None, None, "look_up_foreign"),
     Call("async-4KiB", "async alloc + free, 4 KiB", 200_000, 15, 150, 1430, "pair_async"),
-    Call("pool-4KiB", "... from an explicit pool", 200_000, 15, None, None, "pair_pool"),
+    Call("pool-4KiB", "... from an explicit pool", 200_000, 15, 200, 1510, "pair_pool"),
 )
 
 
@@ -104,9 +105,11 @@ class Row:
 
 
 def better(old: Timed | None, new: Timed) -> Timed:
-    """Return the quicker of two results."""
+    """Return the quicker of two results; where a neighbour belongs to the row, one during which it was running."""
     if old is None or old.ns is None or new.ns is None:
         return new
+    if min(old.beside, BESIDE) != min(new.beside, BESIDE):
+        return old if old.beside > new.beside else new
     return new if new.ns < old.ns else old
 
 
@@ -137,15 +140,18 @@ class Table:
                         best.get(library.name), self.bench.time(library, call.op, max(count, FEW))
                     )
             ours, none = best["ours"].ns, best["none"].ns
-            if call.ns is None or ours is None or none is None or ours - none <= call.ns or attempt == 3:
+            alone = call.op.startswith("contend") and best["ours"].beside < BESIDE
+            within_bound = call.ns is None or ours is None or none is None or ours - none <= call.ns
+            if (within_bound and not alone) or attempt == 3:
                 break
+        alone = call.op.startswith("contend") and best["ours"].beside < BESIDE
         for library in self.libraries:
             timed = best[library.name]
             cost = Cost(timed.ns, self.callgrind.get(library.name, {}).get(call.function), None, timed.reason)
             if timed.ns is not None and call.syscalls is not None:
                 cost.syscalls = self.bench.syscalls(library, call.op, FEW)
             row.costs[library.name] = cost
-        row.verdict = verdict(call, row)
+        row.verdict = "busy machine" if alone else verdict(call, row)
         return row
 
     def first(self) -> Row:

@@ -35,10 +35,11 @@ class Library:
 
 @dataclass(frozen=True)
 class Timed:
-    """Nanoseconds of one call, or why it could not be made."""
+    """Nanoseconds of one call, or why it could not be made; `beside`: a busy neighbour's calls meanwhile, for each."""
 
     ns: float | None
     reason: str = ""
+    beside: float = 0
 
 
 class Bench:
@@ -119,7 +120,8 @@ def _timed(done: subprocess.CompletedProcess[str]) -> Timed:
         return Timed(None, f"{name or 'calls'} ended with {done.returncode}: {done.stderr.strip()[-200:]}")
     if rest.startswith("!"):
         return Timed(None, rest.removeprefix("! "))
-    return Timed(float(rest))
+    ns, _, beside = rest.partition(" ")
+    return Timed(float(ns), beside=float(beside or 0))
 
 
 def callees(profile: str, caller: str) -> dict[str, int]:

@@ -7,12 +7,14 @@
 #include <cuda.h>
 #include <dlfcn.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -21,6 +23,8 @@
 #define MIB          ((size_t)1 << 20)
 #define MANY         100000
 #define OTHERS       1000 /* registered processes */
+#define SOME         100  /* calls between two reports of a busy one */
+#define AT_ONCE      8    /* of them started together */
 #define DRIVER(name) static __typeof__(&name) driver_##name;
 
 DRIVER(cuInit)
@@ -265,6 +269,12 @@ static NOINLINE void refused(long count)
 
 static pid_t other[OTHERS];
 static int others;
+static long *calls_of_others; /* shared with them */
+
+long ops_neighbour_calls(void)
+{
+	return calls_of_others ? __atomic_load_n(calls_of_others, __ATOMIC_RELAXED) : 0;
+}
 
 static void end_others(void)
 {
@@ -275,58 +285,83 @@ static void end_others(void)
 	others = 0;
 }
 
+/* Keep this process to one of the processors it may use: a busy neighbour on the same one would only take turns. */
+static void keep_to(int which)
+{
+	cpu_set_t may, one;
+	CPU_ZERO(&one);
+	if (sched_getaffinity(0, sizeof may, &may) != 0 || CPU_COUNT(&may) < 2)
+		give_up("a neighbour needs a second processor");
+	for (int cpu = 0; cpu < CPU_SETSIZE && CPU_COUNT(&one) == 0; cpu++)
+		if (CPU_ISSET(cpu, &may) && which-- == 0)
+			CPU_SET(cpu, &one);
+	sched_setaffinity(0, sizeof one, &one);
+}
+
 /* Registered: it has allocated once, and lives. */
 static _Noreturn void be_registered(int ready, void (*then)(long))
 {
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (then)
+		keep_to(1);
 	ops_load();
 	ops_first();
 	if (write(ready, "", 1) != 1)
 		_exit(1);
 	close(ready);
 	for (;;) {
-		if (then)
-			then(1000);
-		else
+		if (!then)
 			pause();
+		then(SOME);
+		__atomic_add_fetch(calls_of_others, SOME, __ATOMIC_RELAXED);
 	}
+}
+
+/* That many at once: each is ready, or has failed. */
+static void begin_some(int count, void (*then)(long))
+{
+	int pipes[2], ready = 0, begun = 0;
+	char byte;
+	calls_of_others =
+	        mmap(NULL, sizeof *calls_of_others, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (pipe(pipes) != 0 || calls_of_others == MAP_FAILED)
+		give_up("no pipe or no shared memory");
+	for (pid_t pid = 0; begun < count && pid >= 0; begun += pid > 0) {
+		pid = fork();
+		if (pid == 0) {
+			close(pipes[0]);
+			be_registered(pipes[1], then);
+		}
+		if (pid > 0)
+			other[others++] = pid;
+	}
+	close(pipes[1]);
+	while (ready < count && read(pipes[0], &byte, 1) == 1) /* ends with the last of them */
+		ready++;
+	close(pipes[0]);
+	if (ready == count)
+		return;
+	end_others();
+	give_up(begun < count ? "no more processes can be started here" : "a neighbour could not allocate");
 }
 
 /* They begin from nothing, as by exec: this process has not touched the driver when its operation begins here. */
 static void begin_others(int count, void (*then)(long))
 {
-	int pipes[2];
-	char byte;
-	if (pipe(pipes) != 0)
-		give_up("no pipe");
-	for (others = 0; others < count; others++) {
-		other[others] = fork();
-		if (other[others] < 0)
-			give_up("no more processes can be started here");
-		if (other[others] == 0) {
-			close(pipes[0]);
-			be_registered(pipes[1], then);
-		}
-	}
-	close(pipes[1]);
-	int ready = 0;
-	while (ready < count && read(pipes[0], &byte, 1) == 1) /* ends with the last of them */
-		ready++;
-	close(pipes[0]);
-	if (ready < count) {
-		end_others();
-		give_up("a neighbour could not allocate");
-	}
+	for (int i = 0; i < count; i += AT_ONCE)
+		begin_some(count - i < AT_ONCE ? count - i : AT_ONCE, then);
 }
 
 static void one_busy_large(void)
 {
 	begin_others(1, pair_large);
+	keep_to(0);
 }
 
 static void one_busy_small(void)
 {
 	begin_others(1, pair_small);
+	keep_to(0);
 }
 
 static void three(void)

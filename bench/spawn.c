@@ -49,6 +49,10 @@ int main(int argc, char **argv)
 	for (char **e = environ; *e && variables < 255; e++)
 		environment[variables++] = *e;
 	environment[variables] = NULL;
+	if (!program[settings]) {
+		fprintf(stderr, "spawn: no PROGRAM\n");
+		return 1;
+	}
 	long best = 0;
 	for (long round = strtol(argv[1], NULL, 10); round > 0; round--) {
 		long took = one_round(strtol(argv[2], NULL, 10), program + settings, environment);

@@ -45,7 +45,8 @@ static _Noreturn void start(char **argv)
 		putenv(*argv);
 	if (ptrace(PTRACE_TRACEME, 0, NULL, NULL) != 0)
 		_exit(2);
-	execv(*argv, argv);
+	if (*argv)
+		execv(*argv, argv);
 	_exit(2);
 }
 

@@ -82,15 +82,6 @@ static void managed(void)
 	expect(0, "managed freed");
 }
 
-static void refused_kinds(void)
-{
-	CUdeviceptr p;
-	CUipcMemHandle ipc;
-	OK(cuMemAlloc_v2(&p, GRANULE));
-	IS(cuIpcGetMemHandle(&ipc, p), CUDA_ERROR_NOT_SUPPORTED);
-	OK(cuMemFree_v2(p));
-}
-
 /* A driver without an allocation to give: its own error comes back, and nothing is charged. */
 static void driver_errors(void)
 {
@@ -114,7 +105,6 @@ int main(void)
 	pitched();
 	old_entry_points();
 	managed();
-	refused_kinds();
 	driver_errors();
 	return 0;
 }
