@@ -65,6 +65,8 @@ static inline uint64_t ptg_used_bytes(uint32_t units, int64_t overhead)
 static inline void ptg_complete(struct ptg_ledger *ledger, unsigned device, uint64_t word)
 {
 	struct ptg_slot_device *line = &ledger->slot[ptg_word_slot(word)].device[device];
+	if (__builtin_expect(ptg_load(&ledger->device[device].completed) == word, 1))
+		return; /* without the other process's line */
 	uint64_t done = ptg_load(&line->done);
 	if (ptg_word_seq(done) == ptg_word_seq(word))
 		return;
@@ -96,19 +98,22 @@ static inline bool ptg_commit(struct ptg_ledger *ledger, unsigned device, unsign
                               uint32_t mine)
 {
 	struct ptg_slot_device *line = &ledger->slot[slot].device[device];
+	struct ptg_ledger_device *total = &ledger->device[device];
 	uint32_t seq = (ptg_word_seq(*word) + 1) & PTG_SEQ_MASK;
 	uint64_t done = ptg_load(&line->done);
 	/* The slot's last change may carry the same number from a whole turn of the counter ago; it would then pass for
 	 * the completion of this one. */
 	if (ptg_word_seq(done) == seq)
 		__atomic_store_n(&line->done, ptg_word(ptg_word_used(done), 0, ptg_word_seq(*word)), __ATOMIC_RELEASE);
-	uint64_t next = ptg_word(mine, 0, seq);
+	uint64_t next = ptg_word(mine, 0, seq), after = ptg_word(used, slot, seq);
+	if (ptg_load(&total->completed) == after)
+		__atomic_store_n(&total->completed, *word, __ATOMIC_RELEASE);
 	__atomic_store_n(&line->next, next, __ATOMIC_RELEASE);
-	if (!__atomic_compare_exchange_n(&ledger->device[device].word, word, ptg_word(used, slot, seq), false,
-	                                 __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+	if (!__atomic_compare_exchange_n(&total->word, word, after, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
 		return false;
 	/* A plain store is enough: nobody but the slot's owner makes its later changes, and a helper stores the same. */
 	__atomic_store_n(&line->done, next, __ATOMIC_RELEASE);
+	__atomic_store_n(&total->completed, after, __ATOMIC_RELEASE);
 	return true;
 }
 

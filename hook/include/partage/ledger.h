@@ -30,13 +30,15 @@
  * changed it last, and the number of the change. A change by delta units on behalf of slot s (by its owner, or by a
  * reclaimer that holds s's OFD lock):
  *   1. load W = (used, t, n).
- *   2. complete change n: where slot t's `done` word does not carry number n, read t's `next` word; if next carries n,
- *      compare-and-swap done: old -> next. Failure means that somebody completed it.
+ *   2. complete change n: where `completed`, beside W, is not W: where slot t's `done` word does not carry number n, read
+ *      t's `next` word; if next carries n, compare-and-swap done: old -> next. Failure means that somebody completed it.
  *   3. where done(s) carries number n+1 (its last change was made one whole turn of the counter ago), store
  *      done(s) = (done(s).used, n): else it would pass for the completion of this change.
- *      Store s.next = (done(s).used + delta, n+1).
+ *      Likewise `completed` = W where it is what W becomes in step 4. Store s.next = (done(s).used + delta, n+1).
  *   4. compare-and-swap W: (used, t, n) -> (used + delta, s, n+1). On failure go back to 1.
- *   5. complete change n+1 (store s.done = s.next): may be left to whoever comes next.
+ *   5. complete change n+1 (store s.done = s.next, then `completed` = W of step 4): may be left to whoever comes next.
+ *      `completed` spares the next comer, whose cache has just fetched the line of W, the line of slot t, and slot t's
+ *      owner the way back of that line. It is a hint: whoever does not store it leaves the next comer to look.
  * A process killed anywhere leaves either no change, or a change whose slot the next comer completes. Invariant after
  * completion: W.used = sum of done.used over all slots. Reclaiming a dead slot is the change by -done.used.
  * Threads of one process serialise steps 1-5 by a process-private lock that is never held across a driver call.
@@ -103,7 +105,8 @@ struct ptg_slot {
 /* One device: the first line is written by charges, the second by launches that wait. */
 struct ptg_ledger_device {
 	uint64_t word; /* W = used, slot that changed it last, number of the change; see above */
-	uint64_t reserved0[7];
+	uint64_t completed; /* the last W whose change its maker has completed */
+	uint64_t reserved0[6];
 	uint32_t want;    /* processes that wait for a turn */
 	uint32_t reserved1;
 	uint64_t drained; /* serial of the last turn that this container has drained */

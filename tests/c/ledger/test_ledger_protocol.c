@@ -29,19 +29,25 @@ static uint32_t used(unsigned device)
 	return ptg_word_used(ledger.device[device].word);
 }
 
-/* The owner's change by hand, ended behind step `steps`: 0 nothing, 1 proposed, 2 committed but not completed. */
+/* The owner's change by hand, ended behind step `steps`: 0 nothing, 1 proposed, 2 committed but not completed, 3 completed
+ * but not marked so. */
 static bool stopped_change(unsigned device, unsigned slot, int32_t delta, int steps)
 {
 	uint64_t word = ledger.device[device].word;
 	struct ptg_slot_device *line = &ledger.slot[slot].device[device];
 	ptg_complete(&ledger, device, word);
 	uint32_t seq = (ptg_word_seq(word) + 1) & PTG_SEQ_MASK;
+	uint64_t after = ptg_word(ptg_word_used(word) + (uint32_t)delta, slot, seq);
 	if (ptg_word_seq(line->done) == seq)
 		line->done = ptg_word(ptg_word_used(line->done), 0, ptg_word_seq(word));
+	if (ledger.device[device].completed == after)
+		ledger.device[device].completed = word;
 	if (steps >= 1)
 		line->next = ptg_word(ptg_word_used(line->done) + (uint32_t)delta, 0, seq);
 	if (steps >= 2)
-		ledger.device[device].word = ptg_word(ptg_word_used(word) + (uint32_t)delta, slot, seq);
+		ledger.device[device].word = after;
+	if (steps >= 3)
+		line->done = line->next;
 	return steps >= 2;
 }
 
@@ -75,11 +81,11 @@ static void random_changes(void)
 			break;
 		}
 		case 2:
-			if (total + units < 100000 && stopped_change(device, slot, (int32_t)units, (int)dice(3)))
+			if (total + units < 100000 && stopped_change(device, slot, (int32_t)units, (int)dice(4)))
 				*mine += units;
 			break;
 		case 3:
-			if (*mine >= units && stopped_change(device, slot, -(int32_t)units, (int)dice(3)))
+			if (*mine >= units && stopped_change(device, slot, -(int32_t)units, (int)dice(4)))
 				*mine -= units;
 			break;
 		}
