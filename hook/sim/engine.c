@@ -7,6 +7,7 @@
  * error), and a forked child, which has no worker and never gets one (CUDA_ERROR_NOT_INITIALIZED).
  */
 #include "engine.h"
+#include "event_share.h"
 
 #include <signal.h>
 #include <stdlib.h>
@@ -107,8 +108,11 @@ static struct sim_item *item_new(const struct sim_item *like)
 
 void sim_event_put(struct sim_stream_event *event)
 {
-	if (--event->refs == 0)
-		free(event);
+	if (--event->refs)
+		return;
+	if (event->shared)
+		sim_shared_event_drop(event->shared);
+	free(event);
 }
 
 static void activate(struct sim_engine *engine, struct sim_stream *stream)

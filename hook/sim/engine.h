@@ -78,6 +78,7 @@ struct sim_stream_event {
 	uint64_t time_ns;   /* virtual time of that */
 	unsigned refs;      /* items that name it, and the handle */
 	struct sim_captured *captured; /* capture.c: last recorded in a capture; NULL: not so */
+	struct sim_shared_event *shared; /* event_share.c: of several processes; NULL: this one's alone */
 };
 
 extern pthread_mutex_t sim_engine_mutex;

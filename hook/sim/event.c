@@ -1,18 +1,47 @@
 /* event.c: events, with times from the virtual timeline of the device (engine.h).
  *
- * Each cuEventRecord begins a new *generation* of the event; waiting and querying mean the latest one. Events between
- * processes (CU_EVENT_INTERPROCESS) can be made and used within one process; handing them over is not supported.
+ * Each cuEventRecord begins a new *generation* of the event; waiting and querying mean the latest one, of any process
+ * where the event is one between processes (event_share.c).
  */
 #include <stdlib.h>
 
 #include "capture.h"
 #include "context.h"
+#include "event_share.h"
 #include "sim_impl.h"
 
 static struct sim_stream_event *event_of(CUevent handle)
 {
 	struct sim_stream_event *event = (struct sim_stream_event *)handle;
 	return sim_handle_is(event, SIM_TAG_EVENT) ? event : NULL;
+}
+
+static CUresult make_event(CUevent *out, unsigned flags, struct sim_shared_event *shared)
+{
+	struct sim_context *context = sim_current();
+	struct sim_stream_event *event = calloc(1, sizeof(*event));
+	if (!event)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	event->tag = SIM_TAG_EVENT;
+	event->flags = flags;
+	event->device = context->device;
+	event->context_id = context->id;
+	event->refs = 1;
+	event->shared = shared;
+	sim_handle_add(event, SIM_TAG_EVENT);
+	*out = (CUevent)event;
+	return CUDA_SUCCESS;
+}
+
+struct sim_shared_event *sim_event_shared(CUevent handle)
+{
+	struct sim_stream_event *event = event_of(handle);
+	return event ? event->shared : NULL;
+}
+
+CUresult sim_event_open(CUevent *out, struct sim_shared_event *shared)
+{
+	return make_event(out, CU_EVENT_DISABLE_TIMING, shared);
 }
 
 CUresult sim_cuEventCreate(CUevent *phEvent, unsigned int Flags)
@@ -23,17 +52,13 @@ CUresult sim_cuEventCreate(CUevent *phEvent, unsigned int Flags)
 	unsigned all = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
 	if (!phEvent || (Flags & ~all) || ((Flags & CU_EVENT_INTERPROCESS) && !(Flags & CU_EVENT_DISABLE_TIMING)))
 		return CUDA_ERROR_INVALID_VALUE;
-	struct sim_stream_event *event = calloc(1, sizeof(*event));
-	if (!event)
+	struct sim_shared_event *shared = NULL;
+	if ((Flags & CU_EVENT_INTERPROCESS) && !(shared = sim_shared_event_new()))
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	event->tag = SIM_TAG_EVENT;
-	event->flags = Flags;
-	event->device = context->device;
-	event->context_id = context->id;
-	event->refs = 1;
-	sim_handle_add(event, SIM_TAG_EVENT);
-	*phEvent = (CUevent)event;
-	return CUDA_SUCCESS;
+	CUresult error = make_event(phEvent, Flags, shared);
+	if (error != CUDA_SUCCESS && shared)
+		sim_shared_event_drop(shared);
+	return error;
 }
 
 CUresult sim_cuEventDestroy_v2(CUevent hEvent)
@@ -74,7 +99,8 @@ CUresult sim_cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigned i
 	}
 	sim_capture_forget(event);
 	struct sim_item item = {.kind = SIM_ITEM_RECORD, .event = event};
-	return sim_engine_submit(stream, &item, false);
+	error = sim_engine_submit(stream, &item, false);
+	return error == CUDA_SUCCESS && event->shared ? sim_shared_event_record(event->shared, stream) : error;
 }
 
 CUresult sim_cuEventRecord(CUevent hEvent, CUstream hStream)
@@ -100,6 +126,8 @@ CUresult sim_cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Fl
 	if (sim_capture_wait(stream, event, &error))
 		return error;
 	struct sim_item item = {.kind = SIM_ITEM_WAIT, .event = event};
+	if (event->shared)
+		sim_shared_event_item(event->shared, &item);
 	return sim_engine_submit(stream, &item, false);
 }
 
@@ -163,6 +191,8 @@ CUresult sim_cuEventQuery(CUevent hEvent)
 	pthread_mutex_lock(&sim_engine_mutex);
 	bool done = event->completed == event->recorded;
 	pthread_mutex_unlock(&sim_engine_mutex);
+	if (event->shared)
+		done = sim_shared_event_reached(event->shared, sim_shared_event_mark(event->shared));
 	error = device_error(event);
 	return error != CUDA_SUCCESS ? error : done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
@@ -183,7 +213,13 @@ CUresult sim_cuEventSynchronize(CUevent hEvent)
 	pthread_mutex_lock(&sim_engine_mutex);
 	event->refs++;
 	struct sim_waiter waiter = {.satisfied = event_done, .event = event, .mark = event->recorded};
-	sim_engine_wait(&waiter);
+	if (event->shared) {
+		pthread_mutex_unlock(&sim_engine_mutex);
+		sim_shared_event_sleep(event->shared, sim_shared_event_mark(event->shared));
+		pthread_mutex_lock(&sim_engine_mutex);
+	} else {
+		sim_engine_wait(&waiter);
+	}
 	error = device_error(event);
 	int device = event->device;
 	sim_event_put(event);

@@ -11,6 +11,7 @@
 struct message {
 	CUipcMemHandle large, small;
 	CUmemPoolPtrExportData pointer;
+	CUipcEventHandle event;
 };
 
 static int to_child[2], to_parent[2], sockets[2];
@@ -31,6 +32,78 @@ static unsigned first_byte(CUdeviceptr p)
 
 	OK(cuMemcpyDtoH(&byte, p, 1));
 	return byte;
+}
+
+static int gate[2];
+
+static void CUDA_CB hold(void *unused)
+{
+	(void)unused;
+	hear(gate[0]);
+}
+
+/* Records an event that the other side waits for. */
+static void recorder(int unused)
+{
+	CUstream stream;
+	CUevent event, plain;
+	CUdeviceptr p;
+
+	(void)unused;
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	start();
+	OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+	OK(cuEventCreate(&plain, CU_EVENT_DISABLE_TIMING));
+	GIVES(CUDA_ERROR_INVALID_VALUE, cuIpcGetEventHandle(&message.event, plain));
+	OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS));
+	OK(cuIpcGetEventHandle(&message.event, event));
+	GIVES(CUDA_ERROR_INVALID_CONTEXT, cuIpcOpenEventHandle(&plain, message.event));
+	OK(cuMemAlloc(&p, GRANULE));
+	OK(cuIpcGetMemHandle(&message.large, p));
+	for (int round = 0; round < 2; round++) {
+		OK(cuLaunchHostFunc(stream, hold, NULL));
+		OK(cuMemsetD8Async(p, (unsigned char)(7 + round), GRANULE, stream));
+		OK(cuEventRecord(event, stream));
+		GIVES(CUDA_ERROR_NOT_READY, cuEventQuery(event));
+		CHECK(write(to_child[1], &message, sizeof message) == sizeof message, "message");
+		hear(to_parent[0]);
+		if (round == 1)
+			raise(SIGKILL); /* with the record outstanding */
+		tell(gate[1]);
+		OK(cuEventSynchronize(event));
+	}
+}
+
+static void waiter(int child)
+{
+	CUstream stream;
+	CUevent event = NULL;
+	CUdeviceptr p = 0;
+	unsigned char *byte;
+
+	start();
+	OK(cuMemHostAlloc((void **)&byte, 4096, 0));
+	OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+	for (int round = 0; round < 2; round++) {
+		CHECK(read(to_child[0], &message, sizeof message) == sizeof message, "message");
+		if (round == 0) {
+			OK(cuIpcOpenEventHandle(&event, message.event));
+			OK(cuIpcOpenMemHandle(&p, message.large, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+		}
+		*byte = 0;
+		GIVES(CUDA_ERROR_NOT_READY, cuEventQuery(event));
+		OK(cuStreamWaitEvent(stream, event, 0));
+		OK(cuMemcpyDtoHAsync(byte, p, 1, stream));
+		GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(stream));
+		tell(to_parent[1]);
+		OK(cuEventSynchronize(event));
+		OK(cuStreamSynchronize(stream));
+		CHECK(round == 1 || *byte == 7, "after the event the bytes are there: %u", *byte);
+	}
+	OK(cuEventQuery(event)); /* the dead record nothing more */
+	OK(cuEventDestroy(event));
+	OK(cuIpcCloseMemHandle(p));
+	CHECK(waitpid(child, NULL, 0) == child, "waitpid");
 }
 
 /* Exports, waits, frees, waits, dies. */
@@ -135,10 +208,15 @@ static void importer(int child)
 	CHECK(held() == before, "all gone: %lu", held() - before);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
 	CHECK(pipe(to_child) == 0 && pipe(to_parent) == 0 && socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) == 0,
 	      "pipes");
-	importer(start_child(exporter, 0));
+	CHECK(pipe(gate) == 0, "pipe");
+	(void)argv;
+	if (argc > 1)
+		waiter(start_child(recorder, 0));
+	else
+		importer(start_child(exporter, 0));
 	return 0;
 }
