@@ -290,6 +290,7 @@ static void forked(void)
 	vgpu_managed_forked();
 	vgpu_shares_forked();
 	vgpu_ipc_forked();
+	vgpu_external_forked();
 	vgpu_arrays_forked();
 	vgpu_mapped_arrays_forked();
 }

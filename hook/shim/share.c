@@ -223,19 +223,30 @@ struct vgpu_share_key vgpu_share_key(const struct vgpu_share *share)
 struct shared {
 	struct shared *next;
 	CUdeviceptr p;
-	struct vgpu_share *share;
+	void (*end)(void *); /* of the argument, when the block is gone */
+	void *argument;
 };
 
 static uint32_t lock; /* process-private */
 static struct shared *shared;
 
+static void leave(void *share)
+{
+	vgpu_share_leave(share);
+}
+
 void vgpu_shared_put(CUdeviceptr p, struct vgpu_share *share)
+{
+	vgpu_shared_put_other(p, leave, share);
+}
+
+void vgpu_shared_put_other(CUdeviceptr p, void (*end)(void *), void *argument)
 {
 	struct shared *one = malloc(sizeof(*one));
 	if (one == NULL)
 		return; /* it stays held until the process ends: too much, never too little */
 	vgpu_lock(&lock);
-	*one = (struct shared){shared, p, share};
+	*one = (struct shared){shared, p, end, argument};
 	shared = one;
 	vgpu_unlock(&lock);
 }
@@ -251,7 +262,7 @@ void vgpu_shared_end(CUdeviceptr p)
 		*link = one->next;
 	vgpu_unlock(&lock);
 	if (one != NULL)
-		vgpu_share_leave(one->share);
+		one->end(one->argument);
 	free(one);
 }
 

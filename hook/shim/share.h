@@ -27,6 +27,7 @@ struct vgpu_share_key vgpu_share_key(const struct vgpu_share *share);
 
 /* Blocks of kind VGPU_SHARED, by address. */
 void vgpu_shared_put(CUdeviceptr p, struct vgpu_share *share);
+void vgpu_shared_put_other(CUdeviceptr p, void (*end)(void *), void *argument);
 void vgpu_shared_end(CUdeviceptr p);
 void vgpu_shares_forked(void);
 
@@ -34,5 +35,6 @@ void vgpu_shares_forked(void);
 
 CUdevice vgpu_device_of(CUdeviceptr p); /* where it lies */
 void vgpu_ipc_forked(void);
+void vgpu_external_forked(void);
 
 #endif

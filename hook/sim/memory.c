@@ -13,6 +13,7 @@
 #include "graph.h"
 #include "memory_share.h"
 #include "sim_impl.h"
+#include "vmm.h"
 
 /* ---- placing ---------------------------------------------------------------------------------------------------- */
 
@@ -234,7 +235,7 @@ CUresult sim_cuMemFree_v2(CUdeviceptr p)
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (sim_graph_memory_free(p, NULL, &result))
+	if (sim_graph_memory_free(p, NULL, &result) || sim_external_free(p, &result))
 		return result;
 	pthread_mutex_lock(&sim_memory_mutex);
 	struct sim_block *block = sim_block_from(p);

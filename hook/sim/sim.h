@@ -164,6 +164,7 @@ enum sim_tag {
 	SIM_TAG_GRAPH,
 	SIM_TAG_GRAPH_NODE,
 	SIM_TAG_GRAPH_EXEC,
+	SIM_TAG_EXTERNAL,
 	SIM_TAG_USER_OBJECT,
 	SIM_TAG_GREEN,
 	SIM_TAG_GREEN_CONTEXT, /* a green context as a context */

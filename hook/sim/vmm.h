@@ -28,6 +28,8 @@ struct sim_allocation {
 
 /* The live handle, NULL: stale or foreign. */
 struct sim_allocation *sim_allocation_from(CUmemGenericAllocationHandle handle);
+/* external.c: is it a buffer of external memory, then it is freed and this is the result. Without the mutex. */
+bool sim_external_free(CUdeviceptr p, CUresult *result);
 /* vmm_share.c: gives up this process's hold on a share; true: nobody else has one. */
 bool sim_shared_put(struct sim_allocation *allocation);
 /* One mapping of it less; frees it with the last one, if it is released. */

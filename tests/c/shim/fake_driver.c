@@ -829,6 +829,11 @@ void vgpu_shared_put(CUdeviceptr p, struct vgpu_share *share)
 	(void)p, (void)share;
 }
 
+void vgpu_shared_put_other(CUdeviceptr p, void (*end)(void *), void *argument)
+{
+	(void)p, (void)end, (void)argument;
+}
+
 void vgpu_shared_end(CUdeviceptr p)
 {
 	(void)p;

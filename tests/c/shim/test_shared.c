@@ -1,4 +1,4 @@
-/* C004: memory that one process exports and another imports (argument: ipc or vmm). In one container it is charged once,
+/* C004: memory that one process exports and another imports (argument: ipc, vmm, or external: as external memory). In one container it is charged once,
  * for as long as anybody holds it, whoever frees it or is killed first; a container that imports what another made pays
  * for it in full, and is refused what does not fit. So nobody gets past a limit by giving memory away and dying.
  */
@@ -15,9 +15,11 @@ struct held {
 	CUdeviceptr p;
 	CUmemGenericAllocationHandle handle;
 	CUipcMemHandle ipc;
+	CUexternalMemory object;
 };
 
-static bool vmm;
+static bool vmm; /* the maker exports a handle by descriptor */
+static bool external; /* the taker imports that as external memory */
 static int line[2]; /* maker, taker */
 
 static void map(struct held *h)
@@ -64,10 +66,28 @@ static void give(struct held *h)
 	}
 }
 
+static CUresult take_external(struct held *h)
+{
+	CUDA_EXTERNAL_MEMORY_HANDLE_DESC desc = {.type = CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD, .size = BYTES};
+	CUDA_EXTERNAL_MEMORY_BUFFER_DESC buffer = {.size = BYTES};
+	desc.handle.fd = receive_fd(line[1]);
+	CUresult error = cuImportExternalMemory(&h->object, &desc);
+	if (error != CUDA_SUCCESS) {
+		close(desc.handle.fd); /* else it is the driver's */
+		return error;
+	}
+	OK(cuExternalMemoryGetMappedBuffer(&h->p, h->object, &buffer));
+	return CUDA_SUCCESS;
+}
+
 static CUresult take(struct held *h)
 {
 	unsigned char byte = 0;
-	if (vmm) {
+	if (external) {
+		CUresult error = take_external(h);
+		if (error != CUDA_SUCCESS)
+			return error;
+	} else if (vmm) {
 		int fd = receive_fd(line[1]);
 		CUresult error = cuMemImportFromShareableHandle(&h->handle, (void *)(intptr_t)fd,
 		                                                CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
@@ -88,10 +108,15 @@ static CUresult take(struct held *h)
 
 static void let_go(struct held *h)
 {
-	if (vmm)
+	if (external) { /* the buffer outlives the object, and is freed as any memory */
+		OK(cuDestroyExternalMemory(h->object));
+		CHECK(held(0) >= BYTES && used() >= BYTES, "the buffer keeps it: held %lu", (unsigned long)held(0));
+		OK(cuMemFree_v2(h->p));
+	} else if (vmm) {
 		unmap(h);
-	else
+	} else {
 		OK(cuIpcCloseMemHandle(h->p));
+	}
 }
 
 static void maker_frees(struct held *h)
@@ -261,7 +286,8 @@ static void one(const char *limit, bool fits)
 
 int main(int argc, char **argv)
 {
-	vmm = argc > 1 && strcmp(argv[1], "vmm") == 0;
+	external = argc > 1 && strcmp(argv[1], "external") == 0;
+	vmm = external || (argc > 1 && strcmp(argv[1], "vmm") == 0);
 	in_child(one, NULL, true);
 	in_child(two_containers, "5g", true);
 	in_child(two_containers, "2g", false);
