@@ -233,6 +233,12 @@ uint64_t vgpu_settle_context(CUdevice device, uint64_t charged, uint64_t card_us
 	return charged;
 }
 
+uint32_t vgpu_policy_number(void)
+{
+	struct vgpu_state *s = vgpu_state();
+	return s && s->seq ? __atomic_load_n(s->seq, __ATOMIC_ACQUIRE) : 0;
+}
+
 uint64_t vgpu_context_estimate(CUdevice device)
 {
 	struct vgpu_state *s = vgpu_state();

@@ -35,6 +35,8 @@ static struct context *contexts;
 static struct primary primaries[VGPU_ORDINALS];
 static unsigned created[VGPU_ORDINALS]; /* contexts by device, without primary ones */
 static uint64_t largest[VGPU_ORDINALS]; /* what a context there may be charged with, atomic */
+static uint32_t
+        settled[VGPU_ORDINALS]; /* 1 + number of the policy that they were settled by, atomic; 0: not since one came */
 
 unsigned vgpu_contexts_created(CUdevice device)
 {
@@ -59,12 +61,17 @@ void vgpu_context_charged(CUdevice device, uint64_t charged)
 	while (before < charged && !__atomic_compare_exchange_n(&largest[device], &before, charged, false,
 	                                                        __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
 		;
+	__atomic_store_n(&settled[device], 0, __ATOMIC_SEQ_CST);
 }
 
 bool vgpu_contexts_settle(CUdevice device)
 {
 	if (device < 0 || device >= VGPU_ORDINALS || __atomic_load_n(&largest[device], __ATOMIC_RELAXED) == 0)
 		return false;
+	uint32_t number = vgpu_policy_number() + 1;
+	if (__atomic_load_n(&settled[device], __ATOMIC_SEQ_CST) == number)
+		return false;
+	__atomic_store_n(&settled[device], number, __ATOMIC_SEQ_CST); /* first, for the same reason as below */
 	uint64_t estimate = vgpu_context_estimate(device);
 	if (estimate >= __atomic_load_n(&largest[device], __ATOMIC_SEQ_CST))
 		return false;
@@ -417,5 +424,6 @@ void vgpu_contexts_forked(void)
 		primaries[d] = (struct primary){0};
 		created[d] = 0;
 		largest[d] = 0;
+		settled[d] = 0;
 	}
 }

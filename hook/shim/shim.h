@@ -49,6 +49,7 @@ CUresult vgpu_reserve_context(CUdevice device, uint64_t *charged);
 uint64_t vgpu_settle_context(CUdevice device, uint64_t charged, uint64_t card_used);
 /* The policy's present estimate of one context, UINT64_MAX where it has none. It comes later than the first contexts, and
  * only falls: what was charged for a context beyond it is given back. Returns what stays charged. */
+uint32_t vgpu_policy_number(void); /* another one: the policy has changed */
 uint64_t vgpu_context_estimate(CUdevice device);
 uint64_t vgpu_lower_context(CUdevice device, uint64_t charged);
 void vgpu_ring(void); /* the card's use has changed by what we cannot measure: whoever watches should look now */

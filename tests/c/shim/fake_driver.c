@@ -109,6 +109,11 @@ uint64_t vgpu_settle_context(CUdevice device, uint64_t bytes, uint64_t card_used
 	return bytes;
 }
 
+uint32_t vgpu_policy_number(void)
+{
+	return 0;
+}
+
 uint64_t vgpu_context_estimate(CUdevice device)
 {
 	(void)device;
