@@ -50,7 +50,8 @@ static CUresult try_join(CUdevice device)
 
 CUresult vgpu_managed_join(CUdevice device)
 {
-	if (device < 0 || device >= VGPU_ORDINALS || has_joined(device))
+	/* One that does not exist is the driver's to refuse; joined, it would have no room for any block that follows. */
+	if (device < 0 || device >= VGPU_ORDINALS || has_joined(device) || vgpu_no_such_device(device))
 		return CUDA_SUCCESS;
 	CUresult error = try_join(device);
 	return error == CUDA_ERROR_OUT_OF_MEMORY && vgpu_reclaim(device) ? try_join(device) : error;
@@ -114,8 +115,7 @@ static CUresult send_to(CUdevice device)
 		return CUDA_SUCCESS;
 	if (vgpu_hidden(device))
 		return CUDA_ERROR_INVALID_DEVICE;
-	CUresult error = vgpu_managed_join(device);
-	return error != CUDA_SUCCESS && vgpu_no_such_device(device) ? CUDA_SUCCESS : error; /* the driver's to say */
+	return vgpu_managed_join(device);
 }
 
 static CUresult send_to_location(const CUmemLocation *location)

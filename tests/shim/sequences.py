@@ -26,7 +26,7 @@ PTX = b""".version 7.0
 .visible .global .align 4 .b8 numbers[4096];
 .visible .entry kernel(.param .u64 p) { ret; }
 \0"""
-SIZES = (0, 1, 3, 4, 8, 16, 100, 256, 4096, 65536, MIB, 2 * MIB, 3 * MIB + 1, 32 * MIB, 64 * MIB, 1 << 30, 1 << 41)
+SIZES = (0, 1, 3, 4, 8, 16, 100, 256, 4096, 65536, MIB, 2 * MIB, 3 * MIB + 1, 32 * MIB, 64 * MIB, 1 << 30, 1 << 38)
 NUMBERS = (0, 0, 0, 0, 0, 0, 1, 1, 1, 2, 3, 4, 7, 8, 16, 32, 255, 4096, 2**31, 2**32 - 1)
 #: By type; `count` is how many things an array has, a function is never there.
 VALUES = {

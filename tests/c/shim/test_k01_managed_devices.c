@@ -51,11 +51,25 @@ static void one_process(void)
 	expect(0, 0, "all freed");
 }
 
+/* A device that does not exist has no room for anything: blocks that follow must not be asked to fit there. */
+static void wrong_device(void)
+{
+	CUdeviceptr p;
+	CUcontext context;
+	OK(cuInit(0));
+	IS(cuCtxCreate_v2(&context, 0, 9), CUDA_ERROR_INVALID_DEVICE);
+	start(0);
+	IS(cuMemPrefetchAsync(0, 1, 9, NULL), CUDA_ERROR_INVALID_DEVICE);
+	OK(cuMemAllocManaged(&p, 512 * MIB, CU_MEM_ATTACH_GLOBAL));
+	OK(cuMemFree_v2(p));
+}
+
 int main(void)
 {
 	const struct granted both[] = {{0, 2 * GIB}, {1, GIB}};
+	setenv("CUDA_DEVICE_MEMORY_LIMIT", "2g", 1);
+	scene("a device that does not exist", wrong_device);
 	unsetenv("CUDA_DEVICE_MEMORY_LIMIT");
-	scene("make the machine", touch);
 	grant("share", both, 2);
 	scene("one process", one_process);
 	return 0;
