@@ -29,17 +29,17 @@ struct ptg_array_format {
 #define PTG_CHANNELS(name, bytes)                                                                                      \
 	{                                                                                                              \
 		CU_AD_FORMAT_##name, bytes, 0, 0, 1, 0, 0,                                                             \
-		{{0}}                            \
+		{{0}}                                                                                                  \
 	}
 #define PTG_ELEMENT(name, channels, bytes)                                                                             \
 	{                                                                                                              \
 		CU_AD_FORMAT_##name, 0, channels, bytes, 1, 0, 0,                                                      \
-		{{0}}                    \
+		{{0}}                                                                                                  \
 	}
 #define PTG_BLOCKS(name, channels, bytes)                                                                              \
 	{                                                                                                              \
 		CU_AD_FORMAT_##name, 0, channels, bytes, 4, 0, 0,                                                      \
-		{{0}}                    \
+		{{0}}                                                                                                  \
 	}
 /* One plane of luminance, and colour in one of two channels (semi) or two of one. */
 #define PTG_SEMI(name, part, narrower, lower)                                                                          \
