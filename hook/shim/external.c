@@ -109,8 +109,14 @@ CUresult hook_cuImportExternalMemory(CUexternalMemory *extMem_out,
 	e->references = 1;
 	vgpu_memory_watch_fork();
 	CUresult error = charge(e, memHandleDesc);
-	if (error == CUDA_SUCCESS)
-		error = real_cuImportExternalMemory(&e->handle, memHandleDesc);
+	bool nowhere = error != CUDA_SUCCESS && error != CUDA_ERROR_OUT_OF_MEMORY;
+	if (error == CUDA_SUCCESS || nowhere) { /* without a device to charge, the answer is the driver's own refusal */
+		CUresult answer = real_cuImportExternalMemory(&e->handle, memHandleDesc);
+		if (nowhere && answer == CUDA_SUCCESS)
+			real_cuDestroyExternalMemory(e->handle);
+		else
+			error = answer;
+	}
 	if (error != CUDA_SUCCESS) {
 		drop(e);
 		return error;
