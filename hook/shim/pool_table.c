@@ -32,12 +32,13 @@ static bool valid(CUdevice device)
 static struct pool *default_of(CUdevice device)
 {
 	struct pool *pool = &defaults[device];
-	if (__atomic_load_n(&pool->step, __ATOMIC_ACQUIRE) ==
-	    0) { /* by whoever comes first: all would write the same */
-		uint64_t none = 0;
-		__atomic_store_n(&pool->device, device, __ATOMIC_RELAXED);
-		__atomic_compare_exchange_n(&pool->step, &none, VGPU_POOL_GRANULE, false, __ATOMIC_RELEASE,
-		                            __ATOMIC_RELAXED);
+	if (__atomic_load_n(&pool->step, __ATOMIC_ACQUIRE) == 0) {
+		vgpu_lock(&table_lock);
+		if (pool->step == 0) {
+			pool->device = device;
+			__atomic_store_n(&pool->step, VGPU_POOL_GRANULE, __ATOMIC_RELEASE);
+		}
+		vgpu_unlock(&table_lock);
 	}
 	return pool;
 }

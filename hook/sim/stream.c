@@ -154,7 +154,7 @@ struct sim_stream *sim_stream_of(CUstream handle, CUresult *error)
 	struct sim_green *green = sim_thread.green[sim_thread.depth - 1];
 	struct sim_stream *stream = (struct sim_stream *)handle;
 	if (handle == CU_STREAM_LEGACY || (!handle && !sim_thread.per_thread_stream)) {
-		stream = green && green->own ? green->own : context->legacy;
+		stream = green && green->own ? green->own : __atomic_load_n(&context->legacy, __ATOMIC_ACQUIRE);
 		if (!stream)
 			*error = CUDA_ERROR_CONTEXT_IS_DESTROYED;
 		return stream;
@@ -320,7 +320,7 @@ void sim_streams_destroy(struct sim_context *context)
 	}
 	struct sim_waiter all = {.satisfied = none_left, .context = context};
 	sim_engine_wait(&all);
-	context->legacy = NULL;
+	__atomic_store_n(&context->legacy, NULL, __ATOMIC_RELEASE); /* threads may look for it until they see this */
 	pthread_mutex_unlock(&sim_engine_mutex);
 }
 
