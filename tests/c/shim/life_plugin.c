@@ -32,7 +32,7 @@ CUresult plugin_give(CUdeviceptr p)
 
 void plugin_leave(CUdeviceptr p)
 {
-	left = p;
+	__atomic_store_n(&left, p, __ATOMIC_RELAXED); /* several threads may have the plug-in open */
 }
 
 __attribute__((destructor)) static void closing(void)
