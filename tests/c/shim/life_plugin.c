@@ -37,7 +37,7 @@ void plugin_leave(CUdeviceptr p)
 
 __attribute__((destructor)) static void closing(void)
 {
-	if (left)
-		cuMemFree_v2(left);
-	left = 0;
+	CUdeviceptr p = __atomic_exchange_n(&left, 0, __ATOMIC_RELAXED);
+	if (p)
+		cuMemFree_v2(p);
 }
