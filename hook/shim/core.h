@@ -131,6 +131,8 @@ uint32_t vgpu_slot_take(struct vgpu_ledger *ledger, char reason[VGPU_REASON_MAX]
 /* Give back what dead processes have charged; returns how many slots. Stops after `most_alive` living ones. */
 unsigned vgpu_slot_reclaim(struct vgpu_ledger *ledger, uint32_t own, unsigned most_alive);
 void vgpu_slot_reclaim_one(struct vgpu_ledger *ledger, uint32_t index); /* the same for this one */
+/* By another description; true: nobody holds it, nor ever will what it stood for. */
+bool vgpu_slot_reclaim_by(struct vgpu_ledger *ledger, int fd, uint32_t index);
 /* For memory that several processes hold: lock a free slot through this descriptor (VGPU_NO_SLOT: none); make it one that
  * no process owns. */
 uint32_t vgpu_slot_lock_free(struct vgpu_ledger *ledger, int fd);

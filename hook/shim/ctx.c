@@ -246,7 +246,9 @@ static CUresult destroy(CUresult (*driver)(CUcontext), CUcontext ctx)
 		return driver(ctx);
 	struct context *c = take(ctx);
 	uint64_t epoch = vgpu_blocks_epoch();
+	vgpu_pool_unpin_begin();
 	CUresult error = driver(ctx);
+	vgpu_pool_unpin_end(c != NULL ? c->device : -1);
 	if (c == NULL)
 		return error;
 	if (error != CUDA_SUCCESS) {
@@ -389,7 +391,9 @@ static CUresult release(CUresult (*driver)(CUdevice), CUdevice dev, bool reset)
 	if (vgpu_hidden(dev))
 		return CUDA_ERROR_INVALID_DEVICE;
 	uint64_t epoch = vgpu_blocks_epoch();
+	vgpu_pool_unpin_begin();
 	CUresult error = driver(dev);
+	vgpu_pool_unpin_end(dev);
 	if (error == CUDA_SUCCESS)
 		less(dev, epoch, reset);
 	return error;

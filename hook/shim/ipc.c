@@ -53,16 +53,21 @@ CUresult hook_cuIpcGetMemHandle(CUipcMemHandle *pHandle, CUdeviceptr dptr)
 static bool again(CUdeviceptr p)
 {
 	struct vgpu_block b;
-	bool open = vgpu_block_take(p, &b); /* else it went with its context */
+	bool open = vgpu_block_take(p, &b); /* else it went with its context, and what was counted with it */
 	if (open)
 		vgpu_block_restore(&b);
 	vgpu_lock(&lock);
-	struct opened *o = opened;
-	while (o != NULL && o->p != p)
-		o = o->next;
-	if (o != NULL)
-		o->count = open ? o->count + 1 : 1;
+	struct opened **link = &opened;
+	while (*link != NULL && (*link)->p != p)
+		link = &(*link)->next;
+	struct opened *o = *link;
+	if (o != NULL && open)
+		o->count++;
+	else if (o != NULL)
+		*link = o->next;
 	vgpu_unlock(&lock);
+	if (!open)
+		free(o);
 	return open && o != NULL;
 }
 

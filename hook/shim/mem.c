@@ -265,6 +265,7 @@ CUresult hook_cuMemFree_v2(CUdeviceptr dptr)
 		return real_cuMemFree_v2(dptr);
 	struct vgpu_block b;
 	bool known = vgpu_block_take(dptr, &b);
+	vgpu_pool_unpin(dptr);
 	return freed(&b, known, real_cuMemFree_v2(dptr));
 }
 
@@ -274,6 +275,7 @@ CUresult hook_cuMemFree(CUdeviceptr_v1 dptr)
 		return real_cuMemFree(dptr);
 	struct vgpu_block b;
 	bool known = vgpu_block_take(dptr, &b);
+	vgpu_pool_unpin(dptr);
 	return freed(&b, known, real_cuMemFree(dptr));
 }
 
@@ -283,6 +285,7 @@ static void forked(void)
 {
 	vgpu_blocks_forked();
 	vgpu_pool_forked();
+	vgpu_pool_pins_forked();
 	vgpu_deferred_forked();
 	vgpu_vmm_forked();
 	vgpu_contexts_forked();

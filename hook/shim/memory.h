@@ -74,6 +74,10 @@ void vgpu_unrelax(CUstreamCaptureMode before);
 
 /* ---- pool.c ------------------------------------------------------------------------------------------------------ */
 
+void vgpu_pool_unpin(CUdeviceptr p); /* pool_share.c: a block is about to be freed, which may have been exported */
+/* The same for all of a device, around a call of the driver that may end its last context. */
+void vgpu_pool_unpin_begin(void);
+void vgpu_pool_unpin_end(CUdevice device);
 bool vgpu_pool_reconcile(CUdevice device);              /* true if memory was given back */
 bool vgpu_pool_yield(CUdevice device);                  /* trims the pools; true if that is worth another try */
 void vgpu_pools_synchronised(void);                     /* the program has synchronised: pools may have shrunk */
@@ -135,6 +139,7 @@ void vgpu_mapped_arrays_drop(CUcontext context, uint64_t epoch);
 void vgpu_memory_watch_fork(void); /* idempotent */
 void vgpu_blocks_forked(void);
 void vgpu_pool_forked(void);
+void vgpu_pool_pins_forked(void);
 void vgpu_deferred_forked(void);
 void vgpu_vmm_forked(void);
 void vgpu_contexts_forked(void);

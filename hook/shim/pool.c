@@ -101,6 +101,21 @@ static struct folded fold_locked(struct pool *pool, uint64_t step, bool held, bo
 	return f;
 }
 
+/* With the lock held: what has left the pool leaves its share, too. Nobody holds it: a block that others hold is either not
+ * free, and so counts, or was charged when it was freed (pool_share.c); but where contexts end right now, blocks may have
+ * gone with them. Bytes that were the share's. */
+static uint64_t lower_share(struct pool *pool)
+{
+	uint64_t all = pool->charged + pool->steps, less = pool->moved > all ? pool->moved - all : 0;
+	pool->moved -= less;
+	pool->kept += less;
+	if (pool->kept != 0 && !vgpu_pool_contexts_end()) {
+		vgpu_share_lower(pool->share, pool->device, pool->kept);
+		pool->kept = 0;
+	}
+	return less;
+}
+
 /* A call of an allocation. */
 struct call {
 	uint64_t step; /* reserved for it */
@@ -135,6 +150,7 @@ static struct folded fold(struct pool *pool, const struct call *call, CUdevicept
 			f = fold_locked(pool, call ? call->step : 0, call && call->held, quiet, reserved);
 			pool->calls -= call != NULL;
 			pool->holding -= call && call->held;
+			f.back -= lower_share(pool);
 			vgpu_unlock(&pool->lock);
 			break;
 		}
@@ -149,7 +165,8 @@ static struct folded fold(struct pool *pool, const struct call *call, CUdevicept
 
 static bool charges(const struct pool *pool)
 {
-	return __atomic_load_n(&pool->charged, __ATOMIC_RELAXED) != 0;
+	return __atomic_load_n(&pool->charged, __ATOMIC_RELAXED) != 0 ||
+	       __atomic_load_n(&pool->kept, __ATOMIC_RELAXED) != 0;
 }
 
 bool vgpu_pool_reconcile(CUdevice device)
@@ -163,12 +180,56 @@ bool vgpu_pool_reconcile(CUdevice device)
 
 void vgpu_pool_end(struct pool *pool)
 {
+	vgpu_pool_unpin_all(pool);
 	vgpu_lock(&pool->lock);
 	uint64_t charged = pool->charged;
+	struct vgpu_share *share = pool->share;
 	__atomic_store_n(&pool->charged, 0, __ATOMIC_RELAXED);
+	charged -= lower_share(pool);
+	pool->share = NULL;
 	vgpu_unlock(&pool->lock);
 	if (charged != 0)
 		give_back(pool, charged);
+	vgpu_share_leave(share);
+}
+
+struct vgpu_share *vgpu_pool_shared(struct pool *pool)
+{
+	vgpu_lock(&pool->lock);
+	struct vgpu_share *share = pool->share, *other = NULL;
+	vgpu_unlock(&pool->lock);
+	if (share != NULL)
+		return share;
+	struct vgpu_share_key key = vgpu_share_new_key();
+	share = vgpu_share_make(pool->device, 0, &key);
+	vgpu_lock(&pool->lock);
+	if (pool->share != NULL) { /* another thread was first */
+		other = share;
+		share = pool->share;
+	}
+	pool->share = share;
+	vgpu_unlock(&pool->lock);
+	vgpu_share_leave(other);
+	return share;
+}
+
+void vgpu_pool_lift(struct pool *pool)
+{
+	fold(pool, NULL, 0, 0);
+	vgpu_lock(&pool->lock);
+	uint64_t all = pool->charged + pool->steps;
+	if (all > pool->moved)
+		vgpu_share_move(pool->share, pool->device, all - pool->moved);
+	pool->moved = all;
+	vgpu_unlock(&pool->lock);
+}
+
+uint64_t vgpu_pool_most(struct pool *pool)
+{
+	vgpu_lock(&pool->lock);
+	uint64_t all = pool->charged + pool->steps;
+	vgpu_unlock(&pool->lock);
+	return all;
 }
 
 /* Returns unused memory to the card, but not under a call that lives on a hole. */
@@ -520,7 +581,11 @@ static CUresult release(free_function *driver, CUdeviceptr p, CUstream stream, b
 	struct order o;
 	struct vgpu_block b;
 	/* Inside a capture this adds a node and frees nothing yet; where there is no such stream the driver says so. */
-	if (order_of(stream, per_thread, &o) != CUDA_SUCCESS || o.capturing || !vgpu_block_take(p, &b))
+	if (order_of(stream, per_thread, &o) != CUDA_SUCCESS)
+		return driver(p, stream);
+	bool known = !o.capturing && vgpu_block_take(p, &b);
+	vgpu_pool_unpin(p);
+	if (!known)
 		return driver(p, stream);
 	struct leaving l = {0};
 	struct pool *pool = b.kind == VGPU_ASYNC ? vgpu_pool_enter(&b) : NULL;

@@ -3,6 +3,7 @@
 #define PARTAGE_SHIM_POOL_H
 
 #include "memory.h"
+#include "share.h"
 
 #define VGPU_HOLES 16
 
@@ -19,6 +20,8 @@ struct pool {
 	CUdevice device;
 	bool managed;
 	bool free_of_charge; /* on the host, or another process's */
+	bool imported; /* another process's */
+	struct vgpu_share_key key; /* of the share of an imported one */
 	/* pool_table.c's, under its lock */
 	bool own; /* not a device's default pool */
 	bool dead; /* the program has destroyed it */
@@ -28,6 +31,9 @@ struct pool {
 	uint64_t charged; /* what the ledger holds for this pool, without the steps of calls under way */
 	uint64_t step; /* most by which the pool grows at once, beside the bytes asked for */
 	uint64_t steps; /* the sum of those: the ledger holds charged + steps */
+	struct vgpu_share *share; /* of an exported pool, once it is */
+	uint64_t moved; /* of charged + steps: what the share has, not this process */
+	uint64_t kept; /* what it has beside them, of memory that left the pool while contexts were ending */
 	uint64_t folds; /* number of changes of `charged`; also read without the lock */
 	uint64_t fills; /* number of blocks that the driver has given; also read without the lock */
 	uint32_t calls; /* under way */
@@ -53,9 +59,19 @@ CUresult vgpu_pool_source(CUdevice device, CUmemoryPool handle, struct pool **po
 struct pool *vgpu_pool_enter(const struct vgpu_block *block);
 void vgpu_pool_leave(struct pool *pool); /* NULL is nothing */
 CUcontext vgpu_pool_mark(struct pool *pool); /* what a block's `context` says of its pool */
+bool vgpu_pool_adopt(CUmemoryPool handle,
+                     const struct vgpu_share_key *key); /* another process's; false: no host memory */
+
+/* ---- pool_share.c ------------------------------------------------------------------------------------------------ */
+
+bool vgpu_pool_contexts_end(void); /* right now, in some thread */
+void vgpu_pool_unpin_all(struct pool *pool); /* its blocks are gone */
 
 /* ---- pool.c ------------------------------------------------------------------------------------------------------ */
 
 void vgpu_pool_end(struct pool *pool); /* the driver has destroyed it: gives its charge back */
+struct vgpu_share *vgpu_pool_shared(struct pool *pool); /* its share, made where there is none; NULL: cannot be */
+void vgpu_pool_lift(struct pool *pool); /* all that it has is the share's, whoever dies */
+uint64_t vgpu_pool_most(struct pool *pool); /* the most that it may have reserved */
 
 #endif

@@ -372,6 +372,20 @@ static CUresult adopt(CUresult error, CUmemoryPool *handle, const CUmemLocation 
 	return CUDA_SUCCESS;
 }
 
+bool vgpu_pool_adopt(CUmemoryPool handle, const struct vgpu_share_key *key)
+{
+	struct pool *pool = new_pool();
+	if (pool == NULL)
+		return false;
+	vgpu_memory_watch_fork();
+	pool->handle = handle;
+	pool->device = -1;
+	pool->free_of_charge = pool->imported = true;
+	pool->key = *key;
+	enlist(pool);
+	return true;
+}
+
 CUresult hook_cuMemGetDefaultMemPool(CUmemoryPool *pool_out, CUmemLocation *location, CUmemAllocationType type)
 {
 	if (hides(location))

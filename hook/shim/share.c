@@ -201,7 +201,8 @@ void vgpu_share_leave(struct vgpu_share *share)
 	int saved = errno;
 	for (; share != NULL; share = next) {
 		next = share->next;
-		munmap(share->hold, HOLD_BYTES);
+		if (share->hold != NULL)
+			munmap(share->hold, HOLD_BYTES);
 		if (s != NULL) {
 			vgpu_lock(&s->lock);
 			if (vgpu_ledger_ready(s))
@@ -216,6 +217,78 @@ void vgpu_share_leave(struct vgpu_share *share)
 struct vgpu_share_key vgpu_share_key(const struct vgpu_share *share)
 {
 	return share->key;
+}
+
+struct vgpu_share *vgpu_share_both(struct vgpu_share *one, struct vgpu_share *other)
+{
+	struct vgpu_share *end = one;
+	while (end->next != NULL)
+		end = end->next;
+	end->next = other;
+	return one;
+}
+
+/* ---- what the maker charges later -------------------------------------------------------------------------------- */
+
+void vgpu_share_move(const struct vgpu_share *share, CUdevice device, uint64_t bytes)
+{
+	struct vgpu_state *s = vgpu_state();
+	int index = s ? vgpu_index_of(device) : -1;
+	if (index < 0)
+		return;
+	vgpu_lock(&s->lock);
+	if (vgpu_slot_ready(s)) {
+		ptg_add(s->ledger.map, (unsigned)index, share->slot, ptg_units(bytes), NULL);
+		ptg_subtract(s->ledger.map, (unsigned)index, s->slot, ptg_units(bytes));
+	}
+	vgpu_unlock(&s->lock);
+}
+
+void vgpu_share_lower(const struct vgpu_share *share, CUdevice device, uint64_t bytes)
+{
+	struct vgpu_state *s = vgpu_state();
+	int index = s ? vgpu_index_of(device) : -1;
+	if (index < 0)
+		return;
+	vgpu_lock(&s->lock);
+	if (vgpu_ledger_ready(s))
+		ptg_subtract(s->ledger.map, (unsigned)index, share->slot, ptg_units(bytes));
+	vgpu_unlock(&s->lock);
+}
+
+/* With the state's lock held. `fd` is another description: whether we are alone shows when our own lock is gone. Who comes
+ * between finds the slot as it was; who comes later finds none. */
+static void abandon(struct vgpu_state *s, struct vgpu_share *share, int fd, unsigned device, uint64_t bytes)
+{
+	struct vgpu_identity self;
+	vgpu_identify(&self);
+	if (fd >= 0) {
+		munmap(share->hold, HOLD_BYTES);
+		share->hold = NULL;
+		if (vgpu_slot_reclaim_by(&s->ledger, fd, share->slot))
+			return;
+		if (vgpu_byte_lock_shared(fd, share->slot) != 0 ||
+		    !is_of(&s->ledger.map->slot[share->slot], &share->key, self.pid_ns))
+			return; /* they have gone, and somebody has taken the slot or is about to */
+	}
+	ptg_add(s->ledger.map, device, share->slot, ptg_units(bytes), NULL);
+}
+
+void vgpu_share_abandon(struct vgpu_share *share, CUdevice device, uint64_t bytes)
+{
+	struct vgpu_state *s = vgpu_state();
+	int saved = errno, index = s ? vgpu_index_of(device) : -1;
+	if (index >= 0) {
+		vgpu_lock(&s->lock);
+		int fd = vgpu_ledger_ready(s) ? vgpu_ledger_open_again(&s->ledger) : -1;
+		if (vgpu_ledger_ready(s))
+			abandon(s, share, fd, (unsigned)index, bytes);
+		if (fd >= 0)
+			vgpu_close(fd);
+		vgpu_unlock(&s->lock);
+	}
+	vgpu_share_leave(share);
+	errno = saved;
 }
 
 /* ---- blocks ------------------------------------------------------------------------------------------------------ */

@@ -24,6 +24,14 @@ struct vgpu_share *vgpu_share_make(CUdevice device, uint64_t bytes, const struct
 struct vgpu_share *vgpu_share_join(const struct vgpu_share_key *key); /* all with this key; NULL: there is none here */
 void vgpu_share_leave(struct vgpu_share *share); /* given back where nobody else holds it */
 struct vgpu_share_key vgpu_share_key(const struct vgpu_share *share);
+struct vgpu_share *vgpu_share_both(struct vgpu_share *one, struct vgpu_share *other); /* held and left together */
+
+/* Only the maker of a share, while it holds it, changes what is charged to it. */
+void vgpu_share_move(const struct vgpu_share *share, CUdevice device, uint64_t bytes); /* from what is ours */
+void vgpu_share_lower(const struct vgpu_share *share, CUdevice device, uint64_t bytes);
+/* The maker gives up what others may go on holding: then, but only then, these bytes are charged to it, past the limit,
+ * as long as they do. */
+void vgpu_share_abandon(struct vgpu_share *share, CUdevice device, uint64_t bytes);
 
 /* Blocks of kind VGPU_SHARED, by address. */
 void vgpu_shared_put(CUdeviceptr p, struct vgpu_share *share);

@@ -111,10 +111,15 @@ unsigned vgpu_slot_reclaim(struct vgpu_ledger *ledger, uint32_t own, unsigned mo
 
 void vgpu_slot_reclaim_one(struct vgpu_ledger *ledger, uint32_t index)
 {
-	struct vgpu_identity self = {0};
 	int fd = vgpu_ledger_fd(ledger);
 	if (fd >= 0)
-		reclaim_one(ledger->map, fd, index, &self);
+		vgpu_slot_reclaim_by(ledger, fd, index);
+}
+
+bool vgpu_slot_reclaim_by(struct vgpu_ledger *ledger, int fd, uint32_t index)
+{
+	struct vgpu_identity self = {0};
+	return reclaim_one(ledger->map, fd, index, &self) != ALIVE;
 }
 
 void vgpu_slot_forget_former(struct vgpu_ledger *ledger)

@@ -1,6 +1,7 @@
-/* C004: memory that one process exports and another imports (argument: ipc, vmm, or external: as external memory). In one container it is charged once,
+/* C004: memory that one process exports and another imports (argument: ipc, vmm,
+ * external: as external memory, or pool: a block of an exported pool). In one container it is charged once,
  * for as long as anybody holds it, whoever frees it or is killed first; a container that imports what another made pays
- * for it in full, and is refused what does not fit. So nobody gets past a limit by giving memory away and dying.
+ * for it in full, and is refused what does not fit; a pool, of which it cannot be told, is refused at all. So nobody gets past a limit by giving memory away and dying.
  */
 #include <signal.h>
 #include <stdlib.h>
@@ -16,9 +17,12 @@ struct held {
 	CUmemGenericAllocationHandle handle;
 	CUipcMemHandle ipc;
 	CUexternalMemory object;
+	CUmemoryPool pool;
+	CUmemPoolPtrExportData pointer;
 };
 
 static bool vmm; /* the maker exports a handle by descriptor */
+static bool pool;
 static bool external; /* the taker imports that as external memory */
 static int line[2]; /* maker, taker */
 
@@ -43,7 +47,13 @@ static void make(struct held *h)
 	CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
 	                            .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
 	                            .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
-	if (vmm) {
+	CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+	                        .handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+	                        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+	if (pool) {
+		OK(cuMemPoolCreate(&h->pool, &props));
+		OK(cuMemAllocFromPoolAsync(&h->p, BYTES, h->pool, NULL));
+	} else if (vmm) {
 		OK(cuMemCreate(&h->handle, BYTES, &prop, 0));
 		map(h);
 	} else {
@@ -56,7 +66,13 @@ static void make(struct held *h)
 static void give(struct held *h)
 {
 	int fd;
-	if (vmm) {
+	if (pool) {
+		OK(cuMemPoolExportToShareableHandle(&fd, h->pool, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+		OK(cuMemPoolExportPointer(&h->pointer, h->p));
+		send_fd(line[0], fd);
+		close(fd);
+		CHECK(write(line[0], &h->pointer, sizeof h->pointer) == sizeof h->pointer, "write");
+	} else if (vmm) {
 		OK(cuMemExportToShareableHandle(&fd, h->handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
 		send_fd(line[0], fd);
 		close(fd);
@@ -80,10 +96,24 @@ static CUresult take_external(struct held *h)
 	return CUDA_SUCCESS;
 }
 
+static CUresult take_pool(struct held *h)
+{
+	int fd = receive_fd(line[1]);
+	CHECK(read(line[1], &h->pointer, sizeof h->pointer) == sizeof h->pointer, "read");
+	CUresult error = cuMemPoolImportFromShareableHandle(&h->pool, (void *)(intptr_t)fd,
+	                                                    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+	close(fd);
+	return error == CUDA_SUCCESS ? cuMemPoolImportPointer(&h->p, h->pool, &h->pointer) : error;
+}
+
 static CUresult take(struct held *h)
 {
 	unsigned char byte = 0;
-	if (external) {
+	if (pool) {
+		CUresult error = take_pool(h);
+		if (error != CUDA_SUCCESS)
+			return error;
+	} else if (external) {
 		CUresult error = take_external(h);
 		if (error != CUDA_SUCCESS)
 			return error;
@@ -114,6 +144,10 @@ static void let_go(struct held *h)
 		OK(cuMemFree_v2(h->p));
 	} else if (vmm) {
 		unmap(h);
+	} else if (pool) {
+		OK(cuMemFreeAsync(h->p, NULL));
+		OK(cuStreamSynchronize(NULL));
+		OK(cuMemPoolDestroy(h->pool));
 	} else {
 		OK(cuIpcCloseMemHandle(h->p));
 	}
@@ -121,10 +155,15 @@ static void let_go(struct held *h)
 
 static void maker_frees(struct held *h)
 {
-	if (vmm)
+	if (pool) {
+		OK(cuMemFreeAsync(h->p, NULL));
+		OK(cuStreamSynchronize(NULL));
+		OK(cuMemPoolDestroy(h->pool));
+	} else if (vmm) {
 		unmap(h);
-	else
+	} else {
 		OK(cuMemFree_v2(h->p));
+	}
 }
 
 /* What is charged, after the dead have been looked for, is what is held. */
@@ -219,7 +258,7 @@ static void one_container(void)
 	OK(take(&twice));
 	expect(BYTES, "imported twice");
 	let_go(&h);
-	if (vmm || twice.p != h.p) /* cuIpc gives the same address, and counts */
+	if (vmm || pool || twice.p != h.p) /* cuIpc gives the same address, and counts */
 		expect(BYTES, "one of two given up");
 	let_go(&twice);
 	expect(BYTES, "given up");
@@ -252,6 +291,12 @@ static void two_containers(const char *limit, bool fits)
 	setenv("CUDA_DEVICE_MEMORY_LIMIT", limit, 1);
 	start(0);
 	CHECK(used() == 0, "a container of its own: %lu", (unsigned long)used());
+	if (pool) {
+		IS(take(&h), CUDA_ERROR_NOT_SUPPORTED);
+		CHECK(used() == 0, "nothing is paid: %lu", (unsigned long)used());
+		end(child);
+		return;
+	}
 	IS(take(&h), fits ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
 	CHECK(used() == (fits ? BYTES : 0), "paid here: %lu", (unsigned long)used());
 	CHECK(held(0) == BYTES, "there once: %lu", (unsigned long)held(0));
@@ -288,6 +333,7 @@ int main(int argc, char **argv)
 {
 	external = argc > 1 && strcmp(argv[1], "external") == 0;
 	vmm = external || (argc > 1 && strcmp(argv[1], "vmm") == 0);
+	pool = argc > 1 && strcmp(argv[1], "pool") == 0;
 	in_child(one, NULL, true);
 	in_child(two_containers, "5g", true);
 	in_child(two_containers, "2g", false);

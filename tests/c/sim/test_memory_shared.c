@@ -1,5 +1,6 @@
 /* An allocation handle that two processes hold: the card counts it once, as long as either does, whoever goes first and
  * however. Its bytes stay where they are, and with the last holder the memory goes. */
+#include <sys/prctl.h>
 #include <sys/socket.h>
 
 #include "memory_test.h"
@@ -80,6 +81,7 @@ static void maker(int socket)
 	CUmemGenericAllocationHandle handle;
 	int fd;
 
+	prctl(PR_SET_PDEATHSIG, SIGKILL); /* else it waits for ever where a check fails */
 	start();
 	OK(cuMemCreate(&handle, SIZE, &prop, 0));
 	OK(cuMemExportToShareableHandle(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
@@ -96,6 +98,7 @@ static void importer(int socket)
 	char text[6];
 	int fd;
 
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	start();
 	fd = receive_fd(socket);
 	/* Twice, as a process may: they count as one. */
