@@ -130,6 +130,7 @@ int vgpu_ledger_claim_policy(struct vgpu_ledger *ledger, const struct ptg_policy
 uint32_t vgpu_slot_take(struct vgpu_ledger *ledger, char reason[VGPU_REASON_MAX]);
 /* Give back what dead processes have charged; returns how many slots. Stops after `most_alive` living ones. */
 unsigned vgpu_slot_reclaim(struct vgpu_ledger *ledger, uint32_t own, unsigned most_alive);
+uint32_t vgpu_slot_high(const struct ptg_ledger *map); /* slots from here on have never been taken */
 void vgpu_slot_reclaim_one(struct vgpu_ledger *ledger, uint32_t index); /* the same for this one */
 /* By another description; true: nobody holds it, nor ever will what it stood for. */
 bool vgpu_slot_reclaim_by(struct vgpu_ledger *ledger, int fd, uint32_t index);

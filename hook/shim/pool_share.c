@@ -48,11 +48,11 @@ CUresult hook_cuMemPoolExportToShareableHandle(void *handle_out, CUmemoryPool po
 {
 	if (vgpu_mode() == VGPU_FREE)
 		return real_cuMemPoolExportToShareableHandle(handle_out, pool, handleType, flags);
-	if (handleType == CU_MEM_HANDLE_TYPE_FABRIC)
-		return CUDA_ERROR_NOT_SUPPORTED; /* for other machines, whose importers nobody here sees */
 	struct pool *p = vgpu_pool_find(pool);
 	CUresult error = real_cuMemPoolExportToShareableHandle(handle_out, pool, handleType, flags);
-	if (error == CUDA_SUCCESS) {
+	if (error == CUDA_SUCCESS && handleType != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
+		error = CUDA_ERROR_NOT_SUPPORTED; /* for other machines, whose importers nobody here sees */
+	} else if (error == CUDA_SUCCESS) {
 		int fd = *(int *)handle_out;
 		error = share_pool(p, fd);
 		if (error != CUDA_SUCCESS)
@@ -228,8 +228,6 @@ CUresult hook_cuMemPoolImportFromShareableHandle(CUmemoryPool *pool_out, void *h
 {
 	if (vgpu_mode() == VGPU_FREE || pool_out == NULL)
 		return real_cuMemPoolImportFromShareableHandle(pool_out, handle, handleType, flags);
-	if (handleType == CU_MEM_HANDLE_TYPE_FABRIC)
-		return CUDA_ERROR_NOT_SUPPORTED;
 	struct vgpu_share_key key = {0};
 	if (handleType == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
 		key = vgpu_share_key_of((int)(intptr_t)handle);
@@ -302,9 +300,17 @@ CUresult hook_cuMemPoolImportPointer(CUdeviceptr *ptr_out, CUmemoryPool pool, CU
 	if (vgpu_mode() == VGPU_FREE || ptr_out == NULL || shareData == NULL)
 		return real_cuMemPoolImportPointer(ptr_out, pool, shareData);
 	struct pool *p = vgpu_pool_find(pool);
-	CUresult error = CUDA_ERROR_INVALID_VALUE; /* not imported: the driver says the same */
-	if (p != NULL && p->imported && !p->dead)
+	CUresult error = CUDA_ERROR_INVALID_VALUE;
+	if (p != NULL && p->imported && !p->dead) {
 		error = import(ptr_out, p, shareData);
+	} else if (p == NULL || !p->dead) { /* the driver refuses it */
+		CUdeviceptr unknown = 0;
+		error = real_cuMemPoolImportPointer(&unknown, pool, shareData);
+		if (error == CUDA_SUCCESS) {
+			real_cuMemFree_v2(unknown);
+			error = CUDA_ERROR_NOT_SUPPORTED;
+		}
+	}
 	vgpu_pool_leave(p);
 	return error;
 }

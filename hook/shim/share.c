@@ -176,7 +176,7 @@ struct vgpu_share *vgpu_share_join(const struct vgpu_share_key *key)
 		return NULL;
 	vgpu_identify(&self);
 	vgpu_lock(&s->lock);
-	for (uint32_t i = 0; vgpu_ledger_ready(s) && i < PTG_SLOTS; i++) {
+	for (uint32_t i = 0; vgpu_ledger_ready(s) && i < vgpu_slot_high(s->ledger.map); i++) {
 		if (!is_of(&s->ledger.map->slot[i], key, self.pid_ns))
 			continue;
 		struct vgpu_share *share = calloc(1, sizeof(*share));

@@ -17,7 +17,7 @@ static uint32_t state_of(const struct ptg_slot *slot)
 }
 
 /* How far up slots have ever been taken. */
-static uint32_t high_of(const struct ptg_ledger *map)
+uint32_t vgpu_slot_high(const struct ptg_ledger *map)
 {
 	uint32_t high = __atomic_load_n(&map->high, __ATOMIC_ACQUIRE);
 	return high < PTG_SLOTS ? high : PTG_SLOTS;
@@ -99,7 +99,7 @@ unsigned vgpu_slot_reclaim(struct vgpu_ledger *ledger, uint32_t own, unsigned mo
 	struct vgpu_identity self = {0};
 	unsigned freed = 0, alive = 0;
 	int fd = vgpu_ledger_fd(ledger);
-	for (uint32_t i = 0; fd >= 0 && i < high_of(ledger->map) && alive < most_alive; i++) {
+	for (uint32_t i = 0; fd >= 0 && i < vgpu_slot_high(ledger->map) && alive < most_alive; i++) {
 		if (i == own)
 			continue;
 		enum seen seen = reclaim_one(ledger->map, fd, i, &self);
@@ -127,7 +127,7 @@ void vgpu_slot_forget_former(struct vgpu_ledger *ledger)
 	struct vgpu_identity self = {0};
 	int32_t pid = vgpu_pid();
 	int fd = -1;
-	for (uint32_t i = 0; i < high_of(ledger->map); i++) {
+	for (uint32_t i = 0; i < vgpu_slot_high(ledger->map); i++) {
 		const struct ptg_slot *slot = &ledger->map->slot[i];
 		if (slot->pid != pid || state_of(slot) != PTG_SLOT_USED)
 			continue;
@@ -139,7 +139,7 @@ void vgpu_slot_forget_former(struct vgpu_ledger *ledger)
 
 bool vgpu_slot_any_other(struct vgpu_ledger *ledger, uint32_t own)
 {
-	for (uint32_t i = 0; i < high_of(ledger->map); i++)
+	for (uint32_t i = 0; i < vgpu_slot_high(ledger->map); i++)
 		if (i != own && state_of(&ledger->map->slot[i]) != PTG_SLOT_FREE)
 			return true;
 	return false;

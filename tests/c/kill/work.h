@@ -3,6 +3,8 @@
 #define PARTAGE_TESTS_WORK_H
 
 #include <cuda.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -22,19 +24,22 @@ enum work_kind {
 	WORK_MIPMAP,
 	WORK_IMPORT,
 	WORK_SPARSE,
+	WORK_EXPORTPOOL,
 	WORK_KINDS
 };
 
-static const char *const work_name[WORK_KINDS] = {"plain", "small",   "managed", "pitched", "async",  "vmm",   "graph",
-                                                  "green", "ownpool", "array",   "mipmap",  "import", "sparse"};
+static const char *const work_name[WORK_KINDS] = {"plain",  "small",  "managed", "pitched",   "async",
+                                                  "vmm",    "graph",  "green",   "ownpool",   "array",
+                                                  "mipmap", "import", "sparse",  "exportpool"};
 
 struct work {
 	CUdeviceptr p;
+	CUdeviceptr imported; /* the same block again */
 	CUmemGenericAllocationHandle handle;
 	CUgraph graph;
 	CUgraphExec exec;
 	CUgreenCtx green;
-	CUmemoryPool pool;
+	CUmemoryPool pool, imported_pool;
 	CUarray array;
 	CUmipmappedArray mipmap;
 	size_t bytes;
@@ -141,6 +146,52 @@ static inline CUresult work_from_own(struct work *w)
 	return result;
 }
 
+static inline CUresult work_end_pool(struct work *w)
+{
+	CHECK(cuMemPoolDestroy(w->pool) == CUDA_SUCCESS, "cuMemPoolDestroy");
+	CUresult result = cuMemFreeAsync(w->p, NULL);
+	return result == CUDA_SUCCESS ? cuStreamSynchronize(NULL) : result;
+}
+
+/* A block of a pool, exported and imported again. */
+static inline CUresult work_export_pool(struct work *w)
+{
+	CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+	                        .handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+	                        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
+	CUmemPoolPtrExportData data;
+	int fd;
+	CHECK(cuMemPoolCreate(&w->pool, &props) == CUDA_SUCCESS, "cuMemPoolCreate");
+	CUresult result = cuMemAllocFromPoolAsync(&w->p, w->bytes, w->pool, NULL);
+	if (result != CUDA_SUCCESS) {
+		CHECK(cuMemPoolDestroy(w->pool) == CUDA_SUCCESS, "cuMemPoolDestroy");
+		return result;
+	}
+	result = cuMemPoolExportToShareableHandle(&fd, w->pool, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+	CHECK(result == CUDA_SUCCESS, "cuMemPoolExportToShareableHandle: %d", result);
+	result = cuMemPoolExportPointer(&data, w->p);
+	CHECK(result == CUDA_SUCCESS, "cuMemPoolExportPointer: %d", result);
+	result = cuMemPoolImportFromShareableHandle(&w->imported_pool, (void *)(intptr_t)fd,
+	                                            CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+	CHECK(result == CUDA_SUCCESS, "cuMemPoolImportFromShareableHandle: %d", result);
+	close(fd);
+	result = cuMemPoolImportPointer(&w->imported, w->imported_pool, &data);
+	CHECK(result == CUDA_SUCCESS, "cuMemPoolImportPointer: %d", result);
+	return result;
+}
+
+/* Half of them in the wrong order: for a moment more is charged. */
+static inline CUresult work_end_export(struct work *w)
+{
+	bool first = w->bytes / ((size_t)2 << 20) % 2;
+	CUresult result = first ? cuMemFree(w->imported) : CUDA_SUCCESS;
+	CHECK(result == CUDA_SUCCESS, "cuMemFree: %d", result);
+	result = work_end_pool(w);
+	CHECK(result == CUDA_SUCCESS, "cuMemFreeAsync: %d", result);
+	CHECK(cuMemPoolDestroy(w->imported_pool) == CUDA_SUCCESS, "cuMemPoolDestroy");
+	return first ? CUDA_SUCCESS : cuMemFree(w->imported);
+}
+
 /* Rows of 16 KiB; a size that no array may have takes many layers. */
 static inline CUresult work_array(struct work *w, unsigned levels)
 {
@@ -208,6 +259,8 @@ static inline CUresult work_alloc(enum work_kind kind, struct work *w, size_t by
 		return work_from_own(w);
 	case WORK_IMPORT:
 		return work_import(w);
+	case WORK_EXPORTPOOL:
+		return work_export_pool(w);
 	case WORK_ARRAY:
 		return work_array(w, 0);
 	case WORK_MIPMAP:
@@ -227,9 +280,9 @@ static inline CUresult work_free(enum work_kind kind, struct work *w)
 		result = cuMemFreeAsync(w->p, NULL);
 		return result == CUDA_SUCCESS ? cuStreamSynchronize(NULL) : result;
 	case WORK_OWNPOOL: /* destroyed first: it goes with the block */
-		CHECK(cuMemPoolDestroy(w->pool) == CUDA_SUCCESS, "cuMemPoolDestroy");
-		result = cuMemFreeAsync(w->p, NULL);
-		return result == CUDA_SUCCESS ? cuStreamSynchronize(NULL) : result;
+		return work_end_pool(w);
+	case WORK_EXPORTPOOL:
+		return work_end_export(w);
 	case WORK_VMM:
 	case WORK_IMPORT:
 		result = cuMemUnmap(w->p, w->bytes);
