@@ -3,6 +3,7 @@
  * mappings.
  */
 #include "fake_driver.h"
+#include "pool.h"
 #include "share.h"
 
 #include <pthread.h>
@@ -842,6 +843,45 @@ void vgpu_shared_put_other(CUdeviceptr p, void (*end)(void *), void *argument)
 void vgpu_shared_end(CUdeviceptr p)
 {
 	(void)p;
+}
+
+void vgpu_share_move(const struct vgpu_share *share, CUdevice device, uint64_t bytes)
+{
+	(void)share, (void)device, (void)bytes;
+}
+
+void vgpu_share_lower(const struct vgpu_share *share, CUdevice device, uint64_t bytes)
+{
+	(void)share, (void)device, (void)bytes;
+}
+
+/* No pool is exported here. */
+void vgpu_pool_unpin(CUdeviceptr p)
+{
+	(void)p;
+}
+
+void vgpu_pool_unpin_all(struct pool *pool)
+{
+	(void)pool;
+}
+
+void vgpu_pool_unpin_begin(void)
+{
+}
+
+void vgpu_pool_unpin_end(CUdevice device)
+{
+	(void)device;
+}
+
+bool vgpu_pool_contexts_end(void)
+{
+	return false;
+}
+
+void vgpu_pool_pins_forked(void)
+{
 }
 
 void vgpu_shares_forked(void)
