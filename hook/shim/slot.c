@@ -10,8 +10,6 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 static uint32_t state_of(const struct ptg_slot *slot)
 {
@@ -76,8 +74,6 @@ static void free_slot(struct ptg_ledger *map, uint32_t index)
 }
 
 enum seen { ALIVE, FREED, NOBODY };
-#define GOING_WAITS 20
-#define GOING_NS    50000
 
 static enum seen reclaim_one(struct ptg_ledger *map, int fd, uint32_t index, struct vgpu_identity *self)
 {
@@ -98,20 +94,6 @@ static enum seen reclaim_one(struct ptg_ledger *map, int fd, uint32_t index, str
 	return seen;
 }
 
-/* The kernel keeps a dead process's mappings, and with them its lock, as long as somebody reads its /proc files: for
- * some microseconds there is no process any more and still a lock. Only pids of our own namespace tell. */
-static bool is_going(const struct ptg_ledger *map, uint32_t own, uint32_t index)
-{
-	const struct ptg_slot *slot = &map->slot[index];
-	if (own >= PTG_SLOTS || state_of(slot) != PTG_SLOT_USED || slot->pid <= 0 ||
-	    slot->pid_ns != map->slot[own].pid_ns)
-		return false;
-	int saved = errno;
-	bool gone = syscall(SYS_kill, (long)slot->pid, 0L) != 0 && errno == ESRCH;
-	errno = saved;
-	return gone;
-}
-
 unsigned vgpu_slot_reclaim(struct vgpu_ledger *ledger, uint32_t own, unsigned most_alive)
 {
 	struct vgpu_identity self = {0};
@@ -121,10 +103,6 @@ unsigned vgpu_slot_reclaim(struct vgpu_ledger *ledger, uint32_t own, unsigned mo
 		if (i == own)
 			continue;
 		enum seen seen = reclaim_one(ledger->map, fd, i, &self);
-		for (int wait = 0; seen == ALIVE && wait < GOING_WAITS && is_going(ledger->map, own, i); wait++) {
-			vgpu_pause_ns(GOING_NS);
-			seen = reclaim_one(ledger->map, fd, i, &self);
-		}
 		alive += seen == ALIVE;
 		freed += seen == FREED;
 	}
