@@ -175,7 +175,8 @@ bool vgpu_process_alive(int32_t pid, uint64_t start_time)
 {
 	char path[32] = "/proc/";
 	struct stat_line line;
-	if (pid <= 0)
+	/* The number may be a thread's by now, which has a file in /proc too, and perhaps the same start time. */
+	if (pid <= 0 || (syscall(SYS_tgkill, (long)pid, (long)pid, 0L) != 0 && errno == ESRCH))
 		return false;
 	memcpy(decimal(path + 6, (uint32_t)pid), "/stat", sizeof "/stat");
 	errno = 0;
