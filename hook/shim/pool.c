@@ -107,12 +107,13 @@ static struct folded fold_locked(struct pool *pool, uint64_t step, bool held, bo
 static uint64_t lower_share(struct pool *pool)
 {
 	uint64_t all = pool->charged + pool->steps, less = pool->moved > all ? pool->moved - all : 0;
+	uint64_t kept = pool->kept + less;
 	pool->moved -= less;
-	pool->kept += less;
-	if (pool->kept != 0 && !vgpu_pool_contexts_end()) {
-		vgpu_share_lower(pool->share, pool->device, pool->kept);
-		pool->kept = 0;
+	if (kept != 0 && !vgpu_pool_contexts_end()) {
+		vgpu_share_lower(pool->share, pool->device, kept);
+		kept = 0;
 	}
+	__atomic_store_n(&pool->kept, kept, __ATOMIC_RELAXED); /* also read without the lock */
 	return less;
 }
 

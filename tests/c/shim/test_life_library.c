@@ -120,6 +120,11 @@ static void *loads_and_closes(void *unused)
 static void many_at_once(void)
 {
 	pthread_t thread[4];
+#ifdef __SANITIZE_THREAD__
+	NOTE("many at once: ThreadSanitizer does not see the loader's own lock, and takes dlclose for a race with "
+	     "itself");
+	return;
+#endif
 	for (int i = 0; i < 4; i++)
 		CHECK(pthread_create(&thread[i], NULL, loads_and_closes, NULL) == 0, "thread");
 	for (int i = 0; i < 4; i++)
