@@ -288,7 +288,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--build", type=Path, default=TOP / "build")
     parser.add_argument("--shim", type=Path, metavar="PATH", help="another library to measure beside ours")
-    parser.add_argument("--smoke", action="store_true", help="a tenth of the counts, fewer rounds, no 1,000 processes")
+    parser.add_argument("--smoke", action="store_true", help="a tenth of the counts; times decide nothing")
     parser.add_argument("--check", action="store_true", help="end with 1 where a bound is missed")
     parser.add_argument("--json", type=Path, metavar="FILE")
     arguments = parser.parse_args()
@@ -311,6 +311,8 @@ def main() -> int:
     missed = [row for row in rows if row.verdict.startswith("missed")]
     for row in missed:
         print(f"{row.title}: {row.verdict}; at most {row.bound}")
+    if arguments.smoke:  # too short a run to judge a clock by: instructions and system calls decide
+        missed = [row for row in missed if row.verdict != "missed: time"]
     kept = sum(row.verdict == "ok" for row in rows)
     busy = sum(row.verdict == "busy machine" for row in rows)
     print(
