@@ -16,6 +16,14 @@ static uint32_t state_of(const struct ptg_slot *slot)
 	return __atomic_load_n(&slot->state, __ATOMIC_ACQUIRE);
 }
 
+/* Whether it is charged for somebody. A state that nobody writes is a scribbled ledger's, and so is what the slot says it
+ * holds: to give that back would lower the count. */
+static bool is_taken(const struct ptg_slot *slot)
+{
+	uint32_t state = state_of(slot);
+	return state == PTG_SLOT_USED || state == PTG_SLOT_SHARED;
+}
+
 /* How far up slots have ever been taken. */
 uint32_t vgpu_slot_high(const struct ptg_ledger *map)
 {
@@ -79,13 +87,13 @@ static enum seen reclaim_one(struct ptg_ledger *map, int fd, uint32_t index, str
 {
 	struct ptg_slot *slot = &map->slot[index];
 	enum seen seen = NOBODY;
-	if (state_of(slot) == PTG_SLOT_FREE)
+	if (!is_taken(slot))
 		return NOBODY;
 	if (vgpu_byte_lock(fd, index) != 0)
 		return ALIVE;
 	if (self->pid == 0)
 		vgpu_identify(self);
-	if (state_of(slot) != PTG_SLOT_FREE) {
+	if (is_taken(slot)) {
 		seen = owner_gone(map, slot, self) ? FREED : ALIVE;
 		if (seen == FREED)
 			free_slot(map, index);
@@ -140,7 +148,7 @@ void vgpu_slot_forget_former(struct vgpu_ledger *ledger)
 bool vgpu_slot_any_other(struct vgpu_ledger *ledger, uint32_t own)
 {
 	for (uint32_t i = 0; i < vgpu_slot_high(ledger->map); i++)
-		if (i != own && state_of(&ledger->map->slot[i]) != PTG_SLOT_FREE)
+		if (i != own && is_taken(&ledger->map->slot[i]))
 			return true;
 	return false;
 }
