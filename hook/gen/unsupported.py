@@ -34,7 +34,7 @@ REASONS: Final[tuple[tuple[str, str], ...]] = (
     (r"cu(DeviceGetClique\w+|DeviceGetFabricClusterUuid|FabricCpyBatchAsync\w*)", _NO_FABRIC),
     (r"cuLogicalEndpoint\w+", _NO_FABRIC),
     (r"cuMemGetHandleForAddressRange", "memory here has no DMA-BUF, which is the kernel's to make"),
-    (r"cu\w*(External\w+|Import\w+|Ipc\w+|MemPool(Ex|Im)port\w+|Multicast\w+)", _NOT_YET),
+    (r"cu\w*(External\w+|Import\w+|Ipc\w+|MemPool(Ex|Im)port\w+)", _NOT_YET),
     (r"cu\w*(Array\w*|Mipmapped\w*|AtoA\w*|Tex\w+|Surf\w+|TensorMap\w+)", _NOT_YET),
     (r"cuMem\w*(Batch|WithAttributes)\w*", _NOT_YET),
     # NVML

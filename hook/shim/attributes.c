@@ -2,7 +2,8 @@
  *
  * Called by every program at start. Under a limit the ways to memory that are not metered are refused
  * (cuda_api.def, REFUSED); a program that asks first is told that the device has no such feature, so that it takes the
- * way it takes on a device without, instead of meeting a refusal later. Everything else is the driver's own answer.
+ * way it takes on a device without, instead of meeting a refusal later. Multicast objects are metered, but not between
+ * processes, which is what programs that ask want them for. Everything else is the driver's own answer.
  */
 #include "hooks.h"
 #include "memory.h"

@@ -288,6 +288,7 @@ static void forked(void)
 	vgpu_pool_pins_forked();
 	vgpu_deferred_forked();
 	vgpu_vmm_forked();
+	vgpu_multicast_forked();
 	vgpu_contexts_forked();
 	vgpu_libraries_forked();
 	vgpu_managed_forked();

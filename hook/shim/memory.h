@@ -142,6 +142,7 @@ void vgpu_pool_forked(void);
 void vgpu_pool_pins_forked(void);
 void vgpu_deferred_forked(void);
 void vgpu_vmm_forked(void);
+void vgpu_multicast_forked(void);
 void vgpu_contexts_forked(void);
 void vgpu_greens_forked(void);
 void vgpu_libraries_forked(void);

@@ -20,6 +20,7 @@ struct vgpu_allocation {
 	uint64_t bytes;
 	uint32_t references; /* handles, mappings and calls under way */
 	struct vgpu_share *share; /* what is exported or imported is charged to the container */
+	struct vgpu_multicast *team; /* a multicast object, which keeps what is bound to it; NULL: memory */
 };
 
 /* One handle value (may be handed out several times) or one mapping. */
@@ -71,7 +72,9 @@ static void drop(struct vgpu_allocation *a)
 	pthread_mutex_unlock(&lock);
 	if (!last)
 		return;
-	if (a->share != NULL)
+	if (a->team != NULL)
+		vgpu_multicast_end(a->team);
+	else if (a->share != NULL)
 		vgpu_share_leave(a->share);
 	else if (a->bytes != 0)
 		vgpu_give_back(a->device, a->bytes);
@@ -236,26 +239,21 @@ CUresult hook_cuMemRelease(CUmemGenericAllocationHandle handle)
 	return error;
 }
 
-/* The allocation that is mapped at an address; usually asked for the first byte of a mapping. */
-static struct vgpu_allocation *mapped_at(uint64_t address)
+/* With the lock held: the mapping at an address; usually asked for its first byte. */
+static struct node *mapping_around(uint64_t address)
 {
-	struct vgpu_allocation *a = NULL;
-	pthread_mutex_lock(&lock);
 	struct node *n = *find(mappings, address);
 	for (unsigned i = 0; i < CHAINS && n == NULL; i++)
 		for (n = mappings[i]; n != NULL && (address < n->key || address - n->key >= n->size); n = n->next)
 			;
-	if (n != NULL)
-		a = refer(n->allocation);
-	pthread_mutex_unlock(&lock);
-	return a;
+	return n;
 }
 
 CUresult hook_cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr)
 {
 	if (vgpu_mode() == VGPU_FREE || handle == NULL)
 		return real_cuMemRetainAllocationHandle(handle, addr);
-	struct vgpu_allocation *a = mapped_at((uint64_t)(uintptr_t)addr);
+	struct vgpu_allocation *a = vgpu_vmm_mapped((uint64_t)(uintptr_t)addr, 1);
 	struct node *spare = a != NULL ? malloc(sizeof(*spare)) : NULL;
 	if (a != NULL && spare == NULL) {
 		drop(a);
@@ -266,7 +264,7 @@ CUresult hook_cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, 
 		free(spare);
 		drop(a);
 	} else if (a != NULL) {
-		free(add_handle(*handle, a, spare)); /* the reference of mapped_at() is now the handle's */
+		free(add_handle(*handle, a, spare)); /* the reference of vgpu_vmm_mapped() is now the handle's */
 	}
 	return error;
 }
@@ -371,7 +369,7 @@ const struct vgpu_share *vgpu_vmm_share(struct vgpu_allocation *a, const struct 
 	return share;
 }
 
-bool vgpu_vmm_add(CUmemGenericAllocationHandle handle, CUdevice device, uint64_t bytes, struct vgpu_share *share)
+static bool add_made(CUmemGenericAllocationHandle handle, const struct vgpu_allocation *like)
 {
 	struct vgpu_allocation *a = malloc(sizeof(*a));
 	struct node *n = malloc(sizeof(*n));
@@ -380,10 +378,50 @@ bool vgpu_vmm_add(CUmemGenericAllocationHandle handle, CUdevice device, uint64_t
 		free(n);
 		return false;
 	}
-	*a = (struct vgpu_allocation){.device = device, .bytes = bytes, .references = 1, .share = share};
+	*a = *like;
 	vgpu_memory_watch_fork();
 	add_new_handle(handle, a, n);
 	return true;
+}
+
+bool vgpu_vmm_add(CUmemGenericAllocationHandle handle, CUdevice device, uint64_t bytes, struct vgpu_share *share)
+{
+	return add_made(handle,
+	                &(struct vgpu_allocation){.device = device, .bytes = bytes, .references = 1, .share = share});
+}
+
+/* ---- multicast objects ------------------------------------------------------------------------------------------- */
+
+bool vgpu_vmm_add_multicast(CUmemGenericAllocationHandle handle, struct vgpu_multicast *team)
+{
+	return add_made(handle, &(struct vgpu_allocation){.device = CU_DEVICE_INVALID, .references = 1, .team = team});
+}
+
+struct vgpu_multicast *vgpu_vmm_multicast(const struct vgpu_allocation *a)
+{
+	return a->team;
+}
+
+struct vgpu_allocation *vgpu_vmm_mapped(uint64_t address, uint64_t size)
+{
+	struct vgpu_allocation *a = NULL;
+	pthread_mutex_lock(&lock);
+	struct node *n = mapping_around(address);
+	if (n != NULL && size <= n->size - (address - n->key))
+		a = refer(n->allocation);
+	pthread_mutex_unlock(&lock);
+	return a;
+}
+
+bool vgpu_vmm_touches(uint64_t address, uint64_t size)
+{
+	bool touches = false;
+	pthread_mutex_lock(&lock);
+	for (unsigned i = 0; i < CHAINS && !touches; i++)
+		for (struct node *n = mappings[i]; n != NULL && !touches; n = n->next)
+			touches = n->key < address ? address - n->key < n->size : n->key - address < size;
+	pthread_mutex_unlock(&lock);
+	return touches;
 }
 
 void vgpu_vmm_forked(void)

@@ -24,6 +24,10 @@ CUresult hook_cuMemExportToShareableHandle(void *shareableHandle, CUmemGenericAl
                                            CUmemAllocationHandleType handleType, unsigned long long flags)
 {
 	struct vgpu_allocation *a = vgpu_mode() == VGPU_FREE ? NULL : vgpu_allocation_of(handle);
+	if (a != NULL && vgpu_vmm_multicast(a) != NULL) { /* none was made that may be: multicast.c */
+		vgpu_allocation_drop(a);
+		return CUDA_ERROR_INVALID_VALUE;
+	}
 	CUresult error = real_cuMemExportToShareableHandle(shareableHandle, handle, handleType, flags);
 	if (a != NULL && error == CUDA_SUCCESS && handleType == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
 		share_descriptor(a, *(int *)shareableHandle);

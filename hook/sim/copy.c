@@ -11,6 +11,7 @@
 #include "capture.h"
 #include "context.h"
 #include "copy.h"
+#include "multicast.h"
 #include "sim_impl.h"
 
 #define STAGED_BYTES 65536 /* an asynchronous copy from pageable memory up to this size is staged and returns at once */
@@ -45,9 +46,12 @@ void sim_copy_run(void *arg)
 	if (box.dst_array || box.src_array)
 		sim_copy_arrays(&box);
 	for (size_t z = 0; z < box.depth && !box.dst_array && !box.src_array; z++) {
-		for (size_t y = 0; y < box.height; y++)
-			memmove((char *)(uintptr_t)box.dst + z * box.dst_slice + y * box.dst_pitch,
+		for (size_t y = 0; y < box.height; y++) {
+			uint64_t dst = box.dst + z * box.dst_slice + y * box.dst_pitch;
+			memmove((char *)(uintptr_t)dst,
 			        (char *)(uintptr_t)box.src + z * box.src_slice + y * box.src_pitch, box.width);
+			sim_multicast_stored(dst, box.width);
+		}
 	}
 	free(box.staging);
 }

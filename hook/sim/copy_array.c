@@ -9,6 +9,7 @@
 #include "array.h"
 #include "context.h"
 #include "copy.h"
+#include "multicast.h"
 #include "sim_impl.h"
 
 /* ---- running ------------------------------------------------------------------------------------------------------ */
@@ -31,6 +32,8 @@ static void copy_row(const struct sim_box *box, size_t y, size_t z)
 			memmove(dst, src, n);
 		else if (dst)
 			memset(dst, 0, n);
+		if (dst && !box->dst_array)
+			sim_multicast_stored((uint64_t)(uintptr_t)dst, n);
 	}
 }
 

@@ -10,6 +10,7 @@
 #include "blocks.h"
 #include "capture.h"
 #include "copy.h"
+#include "multicast.h"
 #include "sim_impl.h"
 
 #define PAGE      UINT64_C(4096)
@@ -48,6 +49,7 @@ static void run_fill(void *arg)
 			clear(row, (uint64_t)fill.width * fill.element, fill.drop);
 		else
 			fill_row((char *)(uintptr_t)row, fill.value, fill.element, fill.width);
+		sim_multicast_stored(row, (uint64_t)fill.width * fill.element);
 	}
 }
 

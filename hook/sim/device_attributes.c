@@ -7,6 +7,7 @@
 #include <stddef.h>
 
 #include "context.h"
+#include "multicast.h"
 #include "sim_impl.h"
 #include "visible.h"
 
@@ -179,6 +180,9 @@ static bool by_place(int device, CUdevice_attribute attribute, int *value)
 		return true;
 	case CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID:
 		*value = (int)slot;
+		return true;
+	case CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED:
+		*value = sim_multicast_supported(device);
 		return true;
 	case CU_DEVICE_ATTRIBUTE_MULTI_GPU_BOARD_GROUP_ID:
 		*value = device;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "capture.h"
+#include "multicast.h"
 #include "sim_impl.h"
 
 struct memop {
@@ -23,6 +24,7 @@ static void run_write(void *arg)
 		__atomic_store_n((uint64_t *)op->address, op->value, __ATOMIC_RELEASE);
 	else
 		__atomic_store_n((uint32_t *)op->address, (uint32_t)op->value, __ATOMIC_RELEASE);
+	sim_multicast_stored(op->address, op->wide ? 8 : 4);
 }
 
 /* GEQ is cyclic, as the header says: (int)(*address - value) >= 0. */

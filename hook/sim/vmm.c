@@ -15,6 +15,7 @@
 
 #include "blocks.h"
 #include "context.h"
+#include "multicast.h"
 #include "sim_impl.h"
 #include "visible.h"
 #include "vmm.h"
@@ -156,6 +157,8 @@ static void put_allocation(struct sim_allocation *allocation)
 	else if (allocation->device >= 0 && !allocation->imported)
 		sim_account(allocation->device, -(int64_t)allocation->size, false);
 	unplace_allocation(allocation, last);
+	if (allocation->team)
+		sim_multicast_end(allocation->team);
 	free(allocation);
 }
 
@@ -204,7 +207,7 @@ CUresult sim_allocation_publish(struct sim_allocation *allocation, CUmemGenericA
 	return CUDA_SUCCESS;
 }
 
-static CUresult create(struct sim_allocation *allocation, CUmemGenericAllocationHandle *out)
+CUresult sim_allocation_create(struct sim_allocation *allocation, CUmemGenericAllocationHandle *out)
 {
 	pthread_mutex_lock(&sim_memory_mutex);
 	bool counted = allocation->device < 0 ||
@@ -239,7 +242,7 @@ CUresult sim_cuMemCreate(CUmemGenericAllocationHandle *out, size_t size, const C
 	allocation->granule = granule_of(device);
 	allocation->size = size;
 	allocation->prop = *prop;
-	result = create(allocation, out);
+	result = sim_allocation_create(allocation, out);
 	if (result != CUDA_SUCCESS)
 		free(allocation);
 	return result;
@@ -260,6 +263,8 @@ CUresult sim_cuMemRelease(CUmemGenericAllocationHandle handle)
 	allocation = sim_allocation_from(handle);
 	if (allocation && --allocation->handles == 0)
 		sim_handle_drop(allocation);
+	if (allocation && allocation->team)
+		sim_multicast_changed();
 	if (allocation)
 		put_allocation(allocation);
 	pthread_mutex_unlock(&sim_memory_mutex);
@@ -305,10 +310,11 @@ CUresult sim_cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop, C
 		return CUDA_ERROR_NOT_INITIALIZED;
 	pthread_mutex_lock(&sim_memory_mutex);
 	struct sim_allocation *allocation = sim_allocation_from(handle);
-	if (allocation && prop)
+	bool known = allocation && prop && !allocation->team;
+	if (known)
 		*prop = allocation->prop;
 	pthread_mutex_unlock(&sim_memory_mutex);
-	return allocation && prop ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+	return known ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUmemLocationType sim_allocation_location(const struct sim_block *block)
@@ -357,6 +363,8 @@ CUresult sim_cuMemMap(CUdeviceptr p, size_t size, size_t offset, CUmemGenericAll
 		return CUDA_ERROR_INVALID_VALUE;
 	pthread_mutex_lock(&sim_memory_mutex);
 	struct sim_allocation *allocation = sim_allocation_from(handle);
+	if (allocation && allocation->team && !sim_multicast_wait(allocation))
+		allocation = NULL;
 	CUresult result = allocation ? map(p, size, offset, allocation) : CUDA_ERROR_INVALID_VALUE;
 	pthread_mutex_unlock(&sim_memory_mutex);
 	return result;

@@ -24,6 +24,7 @@ struct sim_allocation {
 	uint64_t share;     /* who else may hold it: machine.h; 0: nobody, or it lies on the host */
 	struct sim_allocation *next_shared; /* this process's with a share */
 	CUmemAllocationProp prop;
+	struct sim_multicast *team; /* a multicast object: multicast.c; NULL: memory */
 };
 
 /* The live handle, NULL: stale or foreign. */
@@ -34,6 +35,8 @@ bool sim_external_free(CUdeviceptr p, CUresult *result);
 bool sim_shared_put(struct sim_allocation *allocation);
 /* One mapping of it less; frees it with the last one, if it is released. */
 void sim_allocation_unmapped(struct sim_allocation *allocation);
+/* Places it and makes it a live handle; on failure it stays the caller's. Without the mutex. */
+CUresult sim_allocation_create(struct sim_allocation *allocation, CUmemGenericAllocationHandle *out);
 /* Makes it a live handle with one reference. Without the mutex. */
 CUresult sim_allocation_publish(struct sim_allocation *allocation, CUmemGenericAllocationHandle *out);
 

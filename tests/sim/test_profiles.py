@@ -31,7 +31,7 @@ SMALL = 'name = "small"\n' + DEVICE
 
 def test_shipped_profiles_say_simulated_and_fit_the_machine() -> None:
     shipped = profiles.load_all()
-    wanted = {"h100-80g", "8xh100", "4xa100-pcie", "v100", "rtx4090", "a100-mig", "zero", "zero2"}
+    wanted = {"h100-80g", "8xh100", "4xa100-pcie", "v100", "rtx4090", "a100-mig", "zero", "zero2", "zero-nvswitch"}
     assert wanted <= {profile.name for profile in shipped}
     for profile in shipped:
         assert all("SIMULATED" in device.name for device in profile.devices)
@@ -56,7 +56,7 @@ def test_pairs_of_the_pcie_machine_have_a_bridge_and_meet_over_the_cpus() -> Non
 
 
 def test_zero_costs_nothing_but_time() -> None:
-    for name in ("zero", "zero2"):
+    for name in ("zero", "zero2", "zero-nvswitch"):
         members = profiles.find(name).devices[0].members
         assert [members[key] for key in ("context", "module", "reserved", "context_ms", "copy_mbps")] == [0] * 5
 

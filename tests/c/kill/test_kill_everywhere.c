@@ -282,6 +282,8 @@ static void set_up(struct scene *s)
 	int fd = open(path, O_CREAT | O_RDWR | O_CLOEXEC, 0600);
 	CHECK(fd >= 0 && ftruncate(fd, sizeof *control) == 0, "%s: %s", path, strerror(errno));
 	control = share_map(path, sizeof *control);
+	if (work_kind(s->kind) == WORK_MULTICAST)
+		setenv("PARTAGE_SIM", "zero-nvswitch", 1);
 	work_init(); /* makes the machine; this process has no shim and allocates nothing */
 	snprintf(path, sizeof path, "%s/machine", getenv("PARTAGE_SIM_DIR"));
 	s->machine = share_map(path, sizeof *s->machine);

@@ -25,12 +25,13 @@ enum work_kind {
 	WORK_IMPORT,
 	WORK_SPARSE,
 	WORK_EXPORTPOOL,
+	WORK_MULTICAST,
 	WORK_KINDS
 };
 
-static const char *const work_name[WORK_KINDS] = {"plain",  "small",  "managed", "pitched",   "async",
-                                                  "vmm",    "graph",  "green",   "ownpool",   "array",
-                                                  "mipmap", "import", "sparse",  "exportpool"};
+static const char *const work_name[WORK_KINDS] = {"plain",  "small",  "managed", "pitched",    "async",
+                                                  "vmm",    "graph",  "green",   "ownpool",    "array",
+                                                  "mipmap", "import", "sparse",  "exportpool", "multicast"};
 
 struct work {
 	CUdeviceptr p;
@@ -230,6 +231,25 @@ static inline CUresult work_map_array(struct work *w)
 	return cuMemRelease(w->handle);
 }
 
+/* A handle that only the multicast object keeps that it is bound to, and which is mapped. */
+static inline CUresult work_multicast(struct work *w)
+{
+	CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+	                            .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
+	CUmulticastObjectProp team = {.numDevices = 1, .size = w->bytes};
+	CUmemGenericAllocationHandle memory;
+	CUresult result = cuMemCreate(&memory, w->bytes, &prop, 0);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = cuMulticastCreate(&w->handle, &team);
+	CHECK(result == CUDA_SUCCESS, "cuMulticastCreate: %d", result);
+	CHECK(cuMulticastAddDevice(w->handle, 0) == CUDA_SUCCESS, "cuMulticastAddDevice");
+	result = cuMulticastBindMem(w->handle, 0, memory, 0, w->bytes, 0);
+	CHECK(result == CUDA_SUCCESS, "cuMulticastBindMem: %d", result);
+	CHECK(cuMemRelease(memory) == CUDA_SUCCESS, "cuMemRelease");
+	return work_map(w);
+}
+
 /* The driver's result; CUDA_ERROR_OUT_OF_MEMORY leaves nothing behind. */
 static inline CUresult work_alloc(enum work_kind kind, struct work *w, size_t bytes)
 {
@@ -267,6 +287,8 @@ static inline CUresult work_alloc(enum work_kind kind, struct work *w, size_t by
 		return work_array(w, 3);
 	case WORK_SPARSE:
 		return work_map_array(w);
+	case WORK_MULTICAST:
+		return work_multicast(w);
 	default:
 		return CUDA_ERROR_INVALID_VALUE;
 	}
@@ -285,6 +307,7 @@ static inline CUresult work_free(enum work_kind kind, struct work *w)
 		return work_end_export(w);
 	case WORK_VMM:
 	case WORK_IMPORT:
+	case WORK_MULTICAST:
 		result = cuMemUnmap(w->p, w->bytes);
 		if (result == CUDA_SUCCESS)
 			result = cuMemRelease(w->handle);

@@ -192,6 +192,32 @@ static CUresult export_from_pool(struct held_block *b, size_t size)
 	return CUDA_SUCCESS;
 }
 
+/* Memory that only the multicast object keeps: while it is mapped itself. Every third was unbound once, while
+ * its own handle kept it. */
+static CUresult create_multicast(struct held_block *b, size_t size)
+{
+	CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED};
+	CUmulticastObjectProp team = {.numDevices = 1};
+	CUmemGenericAllocationHandle memory;
+	prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+	b->size = team.size = (size + GRANULE - 1) / GRANULE * GRANULE;
+	CUresult error = cuMemCreate(&memory, b->size, &prop, 0);
+	if (error != CUDA_SUCCESS)
+		return error;
+	OK(cuMulticastCreate(&b->handle, &team));
+	OK(cuMulticastAddDevice(b->handle, 0));
+	OK(cuMulticastBindMem_v2(b->handle, 0, 0, memory, 0, b->size, 0));
+	if (size % 3 == 0) {
+		OK(cuMulticastUnbind(b->handle, 0, 0, b->size));
+		OK(cuMulticastBindMem(b->handle, 0, memory, 0, b->size, 0));
+	}
+	OK(cuMemRelease(memory));
+	OK(cuMemAddressReserve(&b->p, b->size, 0, 0, 0));
+	OK(cuMemMap(b->p, b->size, 0, b->handle, 0));
+	OK(cuMemRelease(b->handle));
+	return CUDA_SUCCESS;
+}
+
 /* One kind, or a kind for each block. */
 static const char *kind_of(size_t size)
 {
@@ -224,6 +250,8 @@ static CUresult get(struct held_block *b, size_t size)
 		return import(b, size);
 	if (strcmp(own, "vmm") == 0)
 		return create_mapped(b, size);
+	if (strcmp(own, "multicast") == 0)
+		return create_multicast(b, size);
 	if (strcmp(own, "graph") == 0)
 		return launch_graph(b, size);
 	if (strcmp(own, "green") == 0)
@@ -237,7 +265,7 @@ static CUresult get(struct held_block *b, size_t size)
 
 static void put(struct held_block *b)
 {
-	if (strcmp(b->kind, "vmm") == 0 || strcmp(b->kind, "import") == 0) {
+	if (strcmp(b->kind, "vmm") == 0 || strcmp(b->kind, "import") == 0 || strcmp(b->kind, "multicast") == 0) {
 		OK(cuMemUnmap(b->p, b->size));
 		OK(cuMemAddressFree(b->p, b->size));
 	} else if (strcmp(b->kind, "graph") == 0) {
