@@ -465,6 +465,8 @@ static CUresult fake_cuMemCreate(CUmemGenericAllocationHandle *h, size_t n, cons
 static CUresult fake_cuMemRelease(CUmemGenericAllocationHandle h)
 {
 	CUresult error = CUDA_ERROR_INVALID_VALUE;
+	if (fake_multicast_release(h))
+		return CUDA_SUCCESS;
 	enter();
 	if (!fails("cuMemRelease", &error) && h >= 1 && h <= HANDLES && object[h - 1].handles != 0) {
 		object[h - 1].handles--;
@@ -688,6 +690,9 @@ void *vgpu_real_fn(unsigned index)
 		CASE(cuMemMap, fake_cuMemMap);
 		CASE(cuMemUnmap, fake_cuMemUnmap);
 		CASE(cuMemRetainAllocationHandle, fake_cuMemRetainAllocationHandle);
+		CASE(cuMulticastCreate, fake_cuMulticastCreate);
+		CASE(cuMulticastBindMem_v2, fake_cuMulticastBindMem_v2);
+		CASE(cuMulticastUnbind, fake_cuMulticastUnbind);
 		CASE(cuDevicePrimaryCtxRetain, fake_cuDevicePrimaryCtxRetain);
 		CASE(cuDevicePrimaryCtxRelease_v2, fake_cuDevicePrimaryCtxRelease_v2);
 		CASE(cuArrayCreate_v2, fake_cuArrayCreate_v2);

@@ -46,4 +46,12 @@ CUresult fake_cuMipmappedArrayDestroy(CUmipmappedArray handle);
 CUresult fake_cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *out, CUmipmappedArray handle,
                                                     CUdevice device);
 
+/* fake_multicast.c */
+CUresult fake_cuMulticastCreate(CUmemGenericAllocationHandle *h, const CUmulticastObjectProp *prop);
+CUresult fake_cuMulticastBindMem_v2(CUmemGenericAllocationHandle h, CUdevice device, size_t offset,
+                                    CUmemGenericAllocationHandle memory, size_t memory_offset, size_t size,
+                                    unsigned long long flags);
+CUresult fake_cuMulticastUnbind(CUmemGenericAllocationHandle h, CUdevice device, size_t offset, size_t size);
+bool fake_multicast_release(CUmemGenericAllocationHandle h); /* false: it is none */
+
 #endif

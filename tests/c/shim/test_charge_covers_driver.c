@@ -105,6 +105,26 @@ static void map_into_array(struct live *l, unsigned *seed, uint64_t bytes)
 	}
 }
 
+/* A handle that the object it is bound to keeps alone; sometimes it is bound there once more. */
+static void bind_to_object(struct live *l, unsigned *seed, uint64_t bytes)
+{
+	CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED};
+	CUmulticastObjectProp team = {.numDevices = 1};
+	CUmemGenericAllocationHandle memory;
+	prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+	bytes = team.size = vgpu_round_up(bytes, VGPU_GRANULE);
+	if (hook_cuMulticastCreate(&l->handle, &team) != CUDA_SUCCESS)
+		return;
+	for (unsigned i = 0; i < 1 + (unsigned)rand_r(seed) % 2; i++) {
+		if (hook_cuMemCreate(&memory, bytes, &prop, 0) != CUDA_SUCCESS)
+			return;
+		if (i != 0)
+			CHECK(hook_cuMulticastUnbind(l->handle, 0, 0, bytes) == CUDA_SUCCESS, "unbind");
+		CHECK(hook_cuMulticastBindMem_v2(l->handle, 0, 0, memory, 0, bytes, 0) == CUDA_SUCCESS, "bind");
+		CHECK(hook_cuMemRelease(memory) == CUDA_SUCCESS, "release of bound memory");
+	}
+}
+
 static bool is_live(const struct live *l)
 {
 	return l->p != 0 || l->handle != 0 || l->array != NULL || l->mipmap != NULL;
@@ -115,7 +135,7 @@ static void allocate(struct live *l, unsigned *seed, CUstream stream, CUdevicept
 	uint64_t bytes = random_size(seed);
 	size_t pitch;
 	*l = (struct live){0};
-	switch (rand_r(seed) % 9) {
+	switch (rand_r(seed) % 10) {
 	case 0:
 		hook_cuMemAllocManaged(&l->p, bytes, CU_MEM_ATTACH_GLOBAL);
 		break;
@@ -135,6 +155,9 @@ static void allocate(struct live *l, unsigned *seed, CUstream stream, CUdevicept
 		break;
 	case 7:
 		map_into_array(l, seed, 1 + bytes / 4);
+		break;
+	case 8:
+		bind_to_object(l, seed, 1 + bytes / 4);
 		break;
 	default:
 		hook_cuMemAlloc_v2(&l->p, bytes);

@@ -27,10 +27,10 @@ struct block {
 	unsigned device;
 };
 
-enum { PLAIN, SMALL, MANAGED, PITCHED, ASYNC, POOL, VMM, GRAPH, ARRAY, CONTEXT, GREEN, KINDS };
+enum { PLAIN, SMALL, MANAGED, PITCHED, ASYNC, POOL, VMM, GRAPH, ARRAY, CONTEXT, GREEN, MULTICAST, KINDS };
 
 static const char *const kind_name[KINDS] = {"plain", "small", "managed", "pitched", "async", "pool",
-                                             "vmm",   "graph", "array",   "context", "green"};
+                                             "vmm",   "graph", "array",   "context", "green", "multicast"};
 
 /* Written by the parent before it gives a command, read by the player. */
 static struct board {
@@ -53,6 +53,28 @@ static CUresult get_vmm(struct block *b)
 	prop.location.id = places[b->device].ordinal;
 	b->size = (b->size + GRANULE - 1) / GRANULE * GRANULE;
 	return cuMemCreate(&b->handle, b->size, &prop, 0);
+}
+
+/* A handle that a multicast object keeps; the handle itself where the card has no NVSwitch. */
+static CUresult get_multicast(struct block *b)
+{
+	CUmulticastObjectProp team = {.numDevices = 1};
+	CUmemGenericAllocationHandle memory;
+	CUresult error = get_vmm(b);
+	if (error != CUDA_SUCCESS)
+		return error;
+	memory = b->handle;
+	team.size = b->size;
+	error = cuMulticastCreate(&b->handle, &team);
+	if (error == CUDA_ERROR_NOT_SUPPORTED) {
+		b->handle = memory;
+		return CUDA_SUCCESS;
+	}
+	OK(error);
+	OK(cuMulticastAddDevice(b->handle, places[b->device].ordinal));
+	OK(cuMulticastBindMem(b->handle, 0, memory, 0, b->size, 0));
+	OK(cuMemRelease(memory));
+	return CUDA_SUCCESS;
 }
 
 static CUresult get_graph(struct block *b)
@@ -130,6 +152,8 @@ static CUresult get(struct block *b)
 		return get_array(b);
 	case VMM:
 		return get_vmm(b);
+	case MULTICAST:
+		return get_multicast(b);
 	case GRAPH:
 		return get_graph(b);
 	case CONTEXT:
@@ -156,6 +180,7 @@ static void put(struct block *b)
 		OK(cuArrayDestroy(b->array));
 		break;
 	case VMM:
+	case MULTICAST:
 		OK(cuMemRelease(b->handle));
 		break;
 	case GRAPH:
