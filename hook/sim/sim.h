@@ -174,7 +174,8 @@ enum sim_tag {
 	SIM_TAG_TEXREF,
 	SIM_TAG_SURFREF,
 	SIM_TAG_TEXTURE,
-	SIM_TAG_SURFACE
+	SIM_TAG_SURFACE,
+	SIM_TAG_SEMAPHORE
 };
 void sim_handle_add(void *handle, enum sim_tag tag);
 bool sim_handle_is(const void *handle, enum sim_tag tag); /* live and of this kind */
