@@ -110,6 +110,7 @@ static int ptg_slot_empty(struct ptg_ledger *ledger, uint32_t index)
 		ptg_complete(ledger, device, ptg_load(&ledger->device[device].word));
 		ptg_subtract(ledger, device, index, PTG_UNITS_MAX);
 	}
+	ptg_turn_clear(ledger, index);
 	__atomic_store_n(&slot->host_pid, 0, __ATOMIC_RELAXED);
 	__atomic_store_n(&slot->state, PTG_SLOT_FREE, __ATOMIC_RELEASE);
 	__atomic_fetch_add(&ledger->reclaimed, 1, __ATOMIC_RELAXED);

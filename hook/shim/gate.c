@@ -13,20 +13,12 @@ const uint32_t *vgpu_gate_at = &open_gate;
 
 CUresult vgpu_gate_enter(struct vgpu_launch *launch, CUstream stream)
 {
+	(void)launch;
 	(void)stream;
-	launch->entries = NULL;
-	if (__builtin_expect(__atomic_load_n(vgpu_gate_at, __ATOMIC_ACQUIRE) == 0, 1))
-		return CUDA_SUCCESS;
-	struct vgpu_state *s = vgpu_state();
-	if (s && s->slot != VGPU_NO_SLOT) {
-		launch->entries = &s->ledger.map->slot[s->slot].entries;
-		__atomic_add_fetch(launch->entries, 1, __ATOMIC_ACQ_REL);
-	}
 	return CUDA_SUCCESS;
 }
 
 void vgpu_gate_leave(struct vgpu_launch *launch)
 {
-	if (launch->entries)
-		__atomic_sub_fetch(launch->entries, 1, __ATOMIC_ACQ_REL);
+	(void)launch;
 }

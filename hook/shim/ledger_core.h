@@ -155,4 +155,22 @@ static inline uint32_t ptg_subtract(struct ptg_ledger *ledger, unsigned device, 
 	}
 }
 
+/* A slot changes hands: its former owner waits for nothing and has nothing in flight. The caller holds its lock. */
+static inline void ptg_turn_clear(struct ptg_ledger *ledger, uint32_t index)
+{
+	uint32_t ndev = __atomic_load_n(&ledger->ndev, __ATOMIC_ACQUIRE);
+	for (uint32_t device = 0; device < ndev && device < PTG_DEVICES; device++) {
+		struct ptg_slot_turn *line = &ledger->turn[device][index];
+		__atomic_store_n(&line->want, 0, __ATOMIC_RELAXED);
+		__atomic_store_n(&line->want_ns, 0, __ATOMIC_RELAXED);
+		__atomic_store_n(&line->degraded, 0, __ATOMIC_RELAXED);
+		__atomic_store_n(&line->busy_ns, 0, __ATOMIC_RELEASE);
+		__atomic_store_n(&line->idle_ns, 0, __ATOMIC_RELAXED);
+		__atomic_store_n(&line->flight_ns, 0, __ATOMIC_RELAXED);
+		__atomic_store_n(&line->waited_ns, 0, __ATOMIC_RELAXED);
+		__atomic_store_n(&line->waits, 0, __ATOMIC_RELAXED);
+		__atomic_store_n(&line->launches, 0, __ATOMIC_RELAXED);
+	}
+}
+
 #endif

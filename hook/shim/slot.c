@@ -56,6 +56,7 @@ static void empty(struct ptg_ledger *map, uint32_t index)
 		map->slot[index].device[device].context = 0;
 		map->slot[index].device[device].refused = 0;
 	}
+	ptg_turn_clear(map, index);
 }
 
 /* ---- the dead ------------------------------------------------------------------------------------------------------- */
@@ -162,7 +163,6 @@ static void write_identity(struct ptg_slot *slot, const struct vgpu_identity *se
 	slot->start_time = self->start_time;
 	slot->pid_ns = self->pid_ns;
 	memcpy(slot->name, self->name, sizeof slot->name);
-	slot->entries = 0;
 	__atomic_add_fetch(&slot->generation, 1, __ATOMIC_RELAXED);
 }
 

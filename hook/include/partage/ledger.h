@@ -1,9 +1,9 @@
-/* ledger.h: what one container's processes have charged and want (ABI, layout 1).
+/* ledger.h: what one container's processes have charged and want (ABI, layout 2).
  *
  * Read and written by every process of the container through one shared mapping; read by the agent, the parent of
  * `partage run` and the CLI, which must treat every byte as a tenant's claim (bounds-checked, read with pread so that
- * a truncated file cannot hurt them). Sizes: 8,192 bytes of header and device lines + PTG_SLOTS (1,024) x 1,024
- * bytes = 1,056,768 bytes, little-endian. Charges are counted in units of PTG_UNIT (4 KiB), rounded up.
+ * a truncated file cannot hurt them). Sizes: 8,192 bytes of header and device lines + PTG_SLOTS (1,024) x 1,024 bytes
+ * of slots + PTG_DEVICES (16) x PTG_SLOTS x 64 bytes of turn lines = 2,105,344 bytes, little-endian. Charges are counted in units of PTG_UNIT (4 KiB), rounded up.
  *
  * Words: a *slot* is one process's place, a stable index that is never moved. A process owns slot i while it holds the
  * OFD write lock on byte i of the file (bytes from 0; the lock need not lie on bytes that mean anything). The lock is
@@ -52,8 +52,9 @@
 #include "partage/policy.h"
 
 #define PTG_LEDGER_MAGIC  UINT64_C(0x3144454c47545250) /* "PRTGLED1" */
-#define PTG_LEDGER_LAYOUT 1
+#define PTG_LEDGER_LAYOUT 2
 #define PTG_SLOTS         1024 /* most processes of one container on a device at once */
+#define PTG_BUCKET_NS     100000000 /* window of the private bucket that holds while no arbiter answers */
 #define PTG_UNIT          4096 /* bytes per charged unit */
 
 /* Device word W: used:32 | slot:10 | seq:22. Slot words `done` and `next`: used:32 | 0:10 | seq:22. */
@@ -92,8 +93,7 @@ struct ptg_slot {
 	uint64_t start_time; /* field 22 of /proc/self/stat, clock ticks since boot */
 	uint64_t pid_ns;     /* inode of /proc/self/ns/pid */
 	char name[16];   /* /proc/self/comm, NUL-terminated */
-	uint64_t entries;    /* launches that passed the gate and have not returned (compute shares) */
-	uint64_t reserved0;
+	uint64_t reserved0[2];
 	struct ptg_slot_device device[PTG_DEVICES]; /* by index in ptg_ledger.uuid */
 	/* PTG_SLOT_SHARED */
 	uint64_t share_kind; /* PTG_SHARE_*, of a PTG_SLOT_SHARED */
@@ -102,15 +102,31 @@ struct ptg_slot {
 	uint64_t reserved[52];
 };
 
-/* One device: the first line is written by charges, the second by launches that wait. */
+/* One process on one device, for whoever gives turns; a cache line, written by its process alone, all zero where no slot
+ * is taken. Protocol (hook/shim/gate.c, hook/arbiter): a process stores `busy_ns` before it looks at the turn's word for
+ * its first launch, with a full fence between; the arbiter stores the word, then reads `busy_ns`, with a full fence
+ * between. So while the word is even and `busy_ns` is 0, nothing of this process is on the device or on its way there. */
+struct ptg_slot_turn {
+	uint64_t
+	        busy_ns; /* CLOCK_MONOTONIC: since when work is in flight or a thread is between gate and driver; 0: none */
+	uint64_t idle_ns; /* CLOCK_MONOTONIC: when the latest period in flight ended */
+	uint32_t want; /* threads that wait for the turn */
+	uint32_t degraded; /* 1: launches by the private bucket, because no arbiter answers */
+	uint64_t want_ns; /* CLOCK_MONOTONIC: since when the first of them waits */
+	uint64_t flight_ns; /* sum of the periods in flight that have ended */
+	uint64_t waited_ns; /* sum of the waits that have ended */
+	uint64_t waits; /* how many those were */
+	uint64_t launches; /* launches under the gate, counted a few late */
+};
+
+/* One device: the first line is written by charges, the second by launches without an arbiter. */
 struct ptg_ledger_device {
 	uint64_t word; /* W = used, slot that changed it last, number of the change; see above */
 	uint64_t completed; /* the last W whose change its maker has completed */
 	uint64_t reserved0[6];
-	uint32_t want;    /* processes that wait for a turn */
-	uint32_t reserved1;
-	uint64_t drained; /* serial of the last turn that this container has drained */
-	uint64_t reserved2[6];
+	uint64_t
+	        bucket_ns; /* CLOCK_MONOTONIC: until when the container has used up its private bucket; see PTG_BUCKET_NS */
+	uint64_t reserved1[7];
 };
 
 struct ptg_ledger {
@@ -121,19 +137,24 @@ struct ptg_ledger {
 	uint32_t nslots; /* PTG_SLOTS */
 	uint64_t reserved0[5];
 	/* own cache line */
-	uint32_t doorbell; /* futex: +1 when a slot is taken, a turn is wanted or code has been loaded */
+	uint32_t doorbell; /* futex: +1 when a slot is taken or code has been loaded */
 	uint32_t reserved1[15];
 	/* own cache line */
+	uint32_t
+	        turn_bell; /* futex: +1 when a turn is wanted, or work in flight begins or ends while the turn is watched */
+	uint32_t reserved6[15];
+	/* own cache line */
 	uint32_t reclaimed; /* slots of dead processes that were given back */
-	uint32_t hint;      /* where the search for a free slot begins */
-	uint32_t high;      /* slots at and above this index were never taken */
+	uint32_t hint; /* where the search for a free slot begins */
+	uint32_t high; /* slots at and above this index were never taken */
 	uint32_t reserved2[13];
-	uint64_t reserved3[104];
+	uint64_t reserved3[96];
 	char uuid[PTG_DEVICES][PTG_UUID_SIZE]; /* device index -> UUID; under a policy: the policy's order */
 	uint64_t reserved4[256];
 	struct ptg_ledger_device device[PTG_DEVICES]; /* by index in `uuid`; at 4096 */
 	uint64_t reserved5[256];
 	struct ptg_slot slot[PTG_SLOTS]; /* one a process; at 8192 */
+	struct ptg_slot_turn turn[PTG_DEVICES][PTG_SLOTS]; /* by index in `uuid`, then by slot; at 1056768 */
 };
 
 #endif

@@ -49,7 +49,7 @@ struct ptg_policy_device {
 	uint32_t cores; /* permille of the device's time that is guaranteed */
 	uint32_t ceiling; /* permille, 1-1000 */
 	uint32_t weight; /* 1-10000: part of the surplus */
-	uint32_t gated; /* 1 = wait for turns before launching; flipped live */
+	uint32_t gated; /* 1 = wait for turns before launching; flipped live; see ptg_policy.gated */
 	uint32_t turn; /* index into the turns file */
 	uint32_t reserved0;
 	uint64_t context; /* bytes: estimate of one context on this device, or PTG_CONTEXT_UNKNOWN */
@@ -69,7 +69,8 @@ struct ptg_policy {
 	uint32_t priority; /* 0 (first) to 2 */
 	uint32_t enforcement; /* PTG_ENFORCE_*, bits: what really holds the limit */
 	uint32_t ndev; /* <= PTG_DEVICES */
-	uint64_t reserved;
+	uint32_t gated; /* bit i = device[i].gated: the one word that a launch loads */
+	uint32_t reserved;
 	struct ptg_policy_device device[PTG_DEVICES]; /* the first `ndev` are granted */
 };
 

@@ -31,6 +31,7 @@ SIZE: Final[int] = ffi.sizeof("struct ptg_ledger")
 UNIT: Final[int] = lib.PTG_UNIT
 SLOTS: Final[int] = lib.PTG_SLOTS
 _HEADER: Final[int] = ffi.offsetof("struct ptg_ledger", "slot")
+_TURNS: Final[int] = ffi.offsetof("struct ptg_ledger", "turn")
 _SLOT: Final[int] = ffi.sizeof("struct ptg_slot")
 _BELL: Final[int] = ffi.offsetof("struct ptg_ledger", "doorbell")
 _FAREWELLS: Final = 100  # rings to end the listener, 10 ms apart
@@ -66,13 +67,11 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class LedgerDevice:
-    """One device of the container: total bytes charged, its raw word (changes with every charge), turn wishes."""
+    """One device of the container: total bytes charged and its raw word (changes with every charge)."""
 
     uuid: str
     used: int
     word: int
-    want: int
-    drained: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +126,7 @@ def decode(data: bytes, where: str = "in memory") -> Ledger:
     if source.ndev > lib.PTG_DEVICES or source.nslots != SLOTS:
         raise _defect(where, f"{source.ndev} devices, {source.nslots} slots", f"at most {lib.PTG_DEVICES}, {SLOTS}")
     count = source.ndev
-    states = memoryview(data)[_HEADER:SIZE].cast("I")[:: _SLOT // 4].tolist()
+    states = memoryview(data)[_HEADER:_TURNS].cast("I")[:: _SLOT // 4].tolist()
     used = [index for index, state in enumerate(states) if state == lib.PTG_SLOT_USED]
     return Ledger(
         devices=tuple(_decode_device(source, i) for i in range(count)),
@@ -144,8 +143,6 @@ def _decode_device(source: Any, index: int) -> LedgerDevice:
         uuid=printable(bytes(ffi.buffer(source.uuid[index]))),
         used=(device.word >> lib.PTG_USED_SHIFT) * UNIT,
         word=device.word,
-        want=device.want,
-        drained=device.drained,
     )
 
 

@@ -118,6 +118,7 @@ def encode(policy: Policy) -> Any:
     image.state = lib.PTG_STATE_OPEN if policy.is_open else lib.PTG_STATE_CLOSED
     image.share_class, image.enforcement = CLASSES.index(policy.share_class), policy.enforcement
     image.ndev = len(policy.devices)
+    image.gated = sum(1 << index for index, device in enumerate(policy.devices) if device.gated)
     for target, device in zip(image.device, policy.devices, strict=False):
         target.uuid = device.uuid.encode()
         target.memory, target.overhead, target.physical = device.memory, device.overhead, device.physical

@@ -57,7 +57,7 @@ static void contents(void)
 	memset(&l, 'x', sizeof l);
 	world_write("ledger", &l, sizeof l);
 	refused_for("foreign", "not a ledger");
-	l = good, l.layout = 2;
+	l = good, l.layout = PTG_LEDGER_LAYOUT + 1;
 	world_write("ledger", &l, sizeof l);
 	refused_for("later layout", "has layout 2");
 	l = good, l.nslots = 2000;
