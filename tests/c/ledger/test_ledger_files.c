@@ -59,7 +59,7 @@ static void contents(void)
 	refused_for("foreign", "not a ledger");
 	l = good, l.layout = PTG_LEDGER_LAYOUT + 1;
 	world_write("ledger", &l, sizeof l);
-	refused_for("later layout", "has layout 2");
+	refused_for("later layout", "has layout 3");
 	l = good, l.nslots = 2000;
 	world_write("ledger", &l, sizeof l);
 	refused_for("more slots", "layout");
