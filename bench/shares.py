@@ -1,0 +1,303 @@
+#!/usr/bin/env python3
+"""What share of a card its tenants get, against what they asked for: the whole matrix, on the simulated machine.
+
+One row a cell: asked and got in percent of the card's time, the error in points, Jain's index over got/asked, the use
+of the card by all against the same programs without a shim, the longest of 99 of 100 steps, and the arbiter's CPU.
+*got* is the simulated engine's own busy time of the tenant's processes over wall time; *asked* is the share, or what
+the program keeps busy when it has the card for itself, if that is less (measured once a load). ``--shim none`` runs the
+same cells without anything that enforces: 30/70 then comes out as 50/50, or the simulator would prove nothing.
+``--resume FILE`` writes a line a cell and skips what stands there, so that four hours can be run in pieces.
+What it does not show: a real card. There kernels overlap, caches and clocks matter; see tests/gpu.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import json
+import signal
+import sys
+import tempfile
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from cells import SMOKE, SMOKE_NONE, Cell, Tenant, alone_of, matrix
+from scenes import SCENES, Plan, Seen, film
+from tenants import BenchError, Stage, System, as_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TOP = Path(__file__).resolve().parent.parent
+NONE = System("none")
+SMOKE_PLAN = Plan(2.0, 8.0)
+WIDE = 2.5  # times the bounds, where a cell is short and the machine is not its own
+FLAT = 8.0  # points from equal parts at which the simulator still does not enforce
+
+
+@dataclass
+class Row:
+    """One measured cell. `asked`, `got` in percent per tenant, times in ms, `of_none` a ratio."""
+
+    cell: str
+    system: str
+    seconds: float
+    asked: list[float]
+    got: list[float]
+    jain: float | None = None
+    of_none: float | None = None
+    p50_ms: list[float] = field(default_factory=list)
+    p99_ms: list[float] = field(default_factory=list)
+    steps: list[int] = field(default_factory=list)
+    arbiter_percent: float | None = None
+    figures: dict[str, float] = field(default_factory=dict)
+    missed: list[str] = field(default_factory=list)
+
+    @property
+    def error(self) -> float:
+        """The largest distance of got from asked, in points."""
+        return max((abs(got - asked) for got, asked in zip(self.got, self.asked, strict=True)), default=0.0)
+
+
+def jain(parts: list[float]) -> float:
+    """Return Jain's index of fairness: 1 where all parts are equal, 1/n where one has everything."""
+    squares = sum(part * part for part in parts)
+    return sum(parts) ** 2 / (len(parts) * squares) if squares else 1.0
+
+
+class Book:
+    """Rows that have been measured, in memory and in the file of --resume."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self.rows: dict[tuple[str, str], Row] = {}
+        if path and path.exists():
+            for line in path.read_text().splitlines():
+                row = Row(**json.loads(line))
+                self.rows[row.cell, row.system] = row
+
+    def find(self, cell: str, system: System, seconds: float) -> Row | None:
+        """Return the row of a cell that was measured for at least so long."""
+        row = self.rows.get((cell, system.name))
+        return row if row and row.seconds >= seconds else None
+
+    def add(self, row: Row) -> None:
+        """Keep a row."""
+        self.rows[row.cell, row.system] = row
+        if self.path:
+            with self.path.open("a") as file:
+                file.write(as_json(asdict(row)) + "\n")
+
+
+class Bench:
+    """Measures cells under a system, with what they are compared with."""
+
+    def __init__(self, build: Path, book: Book, plan: Plan, *, wide: float) -> None:
+        self.build, self.book, self.plan, self.wide = build, book, plan, wide
+
+    def play(self, cell: Cell, system: System, plan: Plan) -> Seen:
+        """Run a cell once."""
+        with (
+            tempfile.TemporaryDirectory(prefix="shares-") as scratch,
+            Stage(cell, system, self.build, Path(scratch)) as stage,
+        ):
+            return SCENES[cell.scene](stage, plan)
+
+    def bare(self, cell: Cell) -> list[float]:
+        """Return what the tenants of a cell without shares get; measured once and for a shorter time."""
+        plan = Plan(min(2.0, self.plan.warmup), max(3.0, min(20.0, self.plan.seconds / 3)))
+        row = self.book.find(cell.name, NONE, plan.seconds)
+        if row is None:
+            seen = self.play(replace(cell, scene="steady"), NONE, plan)
+            row = row_of(cell, NONE, plan, seen, seen.got)
+            self.book.add(row)
+        return row.got
+
+    def asked(self, tenant: Tenant, share: float) -> float:
+        """Return what a tenant can ask for: its share, or what it keeps busy alone."""
+        return min(share, self.bare(alone_of(tenant))[0])
+
+    def measure(self, cell: Cell, system: System) -> Row:
+        """Return the row of a cell, from the book where it stands there."""
+        found = self.book.find(cell.name, system, self.plan.seconds)
+        if found:
+            return found
+        shares = (60.0, 40.0) if cell.scene == "step" else tuple(tenant.share for tenant in cell.tenants)
+        asked = [self.asked(tenant, share) for tenant, share in zip(cell.tenants, shares, strict=True)]
+        if cell.beside_none:
+            asked = self.bare(cell.baseline())
+        plain = sum(self.bare(cell.baseline())) if cell.aggregate is not None else None
+        seen = self.play(cell, system, self.plan)
+        row = row_of(cell, system, self.plan, seen, asked)
+        if plain:
+            row.of_none = sum(row.got) / min(plain, sum(asked))
+        judge(cell, row, self.wide)
+        self.book.add(row)
+        return row
+
+
+def row_of(cell: Cell, system: System, plan: Plan, seen: Seen, asked: list[float]) -> Row:
+    """Return what a scene saw as a row."""
+    row = Row(cell.name, system.name, plan.seconds, asked, seen.got)
+    row.jain = jain([got / want for got, want in zip(seen.got, asked, strict=True) if want])
+    row.p50_ms = [steps.get("p50_ns", 0) / 1e6 for steps in seen.steps]
+    row.p99_ms = [steps.get("p99_ns", 0) / 1e6 for steps in seen.steps]
+    row.steps = [steps.get("steps", 0) for steps in seen.steps]
+    row.arbiter_percent, row.figures, row.missed = seen.arbiter_percent, seen.figures, seen.missed
+    row.missed += [
+        f"tenant {number}: {steps['errors']} processes could not go on"
+        for number, steps in enumerate(seen.steps)
+        if steps.get("errors")
+    ]
+    return row
+
+
+def judge(cell: Cell, row: Row, wide: float) -> None:
+    """Add what a row missed of its cell's bounds, `wide` times as wide as they are."""
+    for number, (got, asked) in enumerate(zip(row.got, row.asked, strict=True)):
+        if abs(got - asked) > cell.points * wide:
+            row.missed.append(f"tenant {number}: got {got:.1f}, asked {asked:.1f}")
+    if cell.jain is not None and row.jain is not None and 1 - row.jain > (1 - cell.jain) * wide:
+        row.missed.append(f"Jain {row.jain:.4f}, at least {cell.jain:g}")
+    if cell.aggregate is not None and row.of_none is not None and 1 - row.of_none > (1 - cell.aggregate) * wide:
+        row.missed.append(f"aggregate {100 * row.of_none:.1f} %, at least {100 * cell.aggregate:.0f} %")
+    if cell.beside_none and min(row.got) < 44.0 - cell.points * (wide - 1):
+        row.missed.append(f"got {min(row.got):.1f}, never below 44")
+
+
+# ---- the table -------------------------------------------------------------------------------------------------------
+
+HEADER = (
+    f"{'cell':28}{'asked %':>22}{'got %':>26}{'error':>7}{'Jain':>8}{'of none':>9}{'P99 step':>11}{'arbiter':>9}"
+    "  verdict"
+)
+
+
+def listed(values: list[float]) -> str:
+    """Return values of tenants in few characters."""
+    if len(values) <= 4:
+        return " ".join(f"{value:.1f}" for value in values)
+    low, high = min(values), max(values)
+    return f"{len(values)}x {low:.1f}" + (f"..{high:.1f}" if high - low >= 0.05 else "")
+
+
+def line_of(row: Row) -> str:
+    """Return a row of the table."""
+    p99 = max(row.p99_ms, default=0.0)
+    line = f"{row.cell:28}{listed(row.asked):>22}{listed(row.got):>26}{row.error:>7.1f}"
+    line += f"{row.jain:>8.4f}" if row.jain is not None else f"{'-':>8}"
+    line += f"{100 * row.of_none:>8.1f}%" if row.of_none is not None else f"{'-':>9}"
+    line += f"{p99:>8.1f} ms" if p99 else f"{'-':>11}"
+    line += f"{row.arbiter_percent:>8.2f}%" if row.arbiter_percent is not None else f"{'-':>9}"
+    line += f"  {'missed' if row.missed else 'ok'}"
+    for name, value in row.figures.items():
+        line += f"\n{'':28}{name}: {value:g}"
+    for words in row.missed:
+        line += f"\n{'':28}missed: {words}"
+    return line
+
+
+def chosen(cells: list[Cell], pattern: str) -> list[Cell]:
+    """Return the cells whose name fits one of the patterns, which commas separate."""
+    return [cell for cell in cells if any(fnmatch.fnmatch(cell.name, part) for part in pattern.split(","))]
+
+
+def smoke(bench: Bench, system: System) -> Iterator[Row]:
+    """Measure the twelve short cells; the first shows that nothing but the library under test enforces."""
+    cells = {cell.name: cell for cell in matrix()}
+    row = bench.measure(cells[SMOKE_NONE], NONE)
+    flat = 100.0 / len(row.got)
+    row.missed = [f"without a shim: {got:.1f} of {flat:.0f}" for got in row.got if abs(got - flat) > FLAT]
+    yield row
+    for name in SMOKE:
+        yield bench.measure(cells[name], system)
+
+
+def system_of(shim: str | None) -> System:
+    """Return what holds the shares."""
+    if shim is None:
+        return System("ours")
+    if shim == "none":
+        return NONE
+    path = Path(shim).resolve()
+    if not path.is_file():
+        raise BenchError(f"{path}: no such file; give the path of a shared library, or none")
+    return System(str(path), path)
+
+
+def picture(bench: Bench, system: System, path: Path) -> int:
+    """Write the picture of 30/70 that becomes 60/40."""
+    from plot import draw  # noqa: PLC0415 -- needs matplotlib, which nothing else here does
+
+    cell = next(cell for cell in matrix() if cell.scene == "step")
+    with (
+        tempfile.TemporaryDirectory(prefix="shares-") as scratch,
+        Stage(cell, system, bench.build, Path(scratch)) as stage,
+    ):
+        looks, changed_at = film(stage, Plan(2.0, min(20.0, bench.plan.seconds)))
+    draw(looks, changed_at, ((30.0, 60.0), (70.0, 40.0)), path)
+    print(f"shares: wrote {path}")
+    return 0
+
+
+def arguments_of() -> argparse.Namespace:
+    """Return the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--build", type=Path, default=TOP / "build")
+    parser.add_argument("--shim", metavar="PATH|none", help="another library than ours, or none")
+    parser.add_argument("--cells", metavar="PATTERN[,PATTERN]", default="*", help="names of cells, * and ? allowed")
+    parser.add_argument("--list", action="store_true", help="print the names of all cells")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of the measured window")
+    parser.add_argument("--warmup", type=float, default=10.0, help="seconds before it")
+    parser.add_argument("--smoke", action="store_true", help="twelve cells of ten seconds, bounds 2.5 times as wide")
+    parser.add_argument("--check", action="store_true", help="end with 1 where a bound is missed")
+    parser.add_argument("--resume", type=Path, metavar="FILE", help="a line a cell; what stands there is not run again")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="only draw 30/70 that becomes 60/40, as PNG")
+    return parser.parse_args()
+
+
+def summary(rows: list[Row]) -> str:
+    """Return the last line."""
+    missed = [row for row in rows if row.missed]
+    worst = max(rows, key=lambda row: row.error, default=None)
+    words = f"; largest error {worst.error:.1f} points ({worst.cell})" if worst else ""
+    return f"shares: {len(rows)} cells, {len(rows) - len(missed)} within their bounds, {len(missed)} missed{words}"
+
+
+def main() -> int:
+    """Print the table; 1 where --check finds a bound missed, 2 where a cell cannot be run."""
+    arguments = arguments_of()
+    if arguments.list:
+        print("\n".join(cell.name for cell in matrix()))
+        return 0
+    plan = SMOKE_PLAN if arguments.smoke else Plan(arguments.warmup, arguments.seconds)
+    bench = Bench(arguments.build.resolve(), Book(arguments.resume), plan, wide=WIDE if arguments.smoke else 1.0)
+    rows: list[Row] = []
+    try:
+        system = system_of(arguments.shim)
+        if arguments.plot:
+            return picture(bench, system, arguments.plot)
+        cells = chosen(matrix(), arguments.cells)
+        print(f"shares: {system.name}, {plan.seconds:g} s a cell after {plan.warmup:g} s\n{HEADER}", flush=True)
+        measured = smoke(bench, system) if arguments.smoke else (bench.measure(cell, system) for cell in cells)
+        for row in measured:
+            rows.append(row)
+            print(line_of(row), flush=True)
+    except BenchError as error:
+        print(f"shares: {error}", file=sys.stderr)
+        return 2
+    if arguments.json:
+        arguments.json.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
+    print(summary(rows))
+    return 1 if arguments.check and any(row.missed for row in rows) else 0
+
+
+def _leave(*_: object) -> NoReturn:
+    raise SystemExit(130)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _leave)  # containers are ended on the way out
+    sys.exit(main())
