@@ -8,10 +8,14 @@
  * of the turn; while the holder has nothing in flight the device may be *lent* to others; an account whose turn was
  * closed and that still has work in flight is *draining*.
  *
- * The loop of whoever drives it: arb_claim() for what has changed, arb_decide(), then publish every arb_turn() that
- * differs from what was published; where something was closed, read the claims again and go round without sleeping: an
- * account counts as drained only by a claim that was read after its closing was published. Sleep until the time that
- * arb_decide() returned, or until a tenant rings.
+ * The loop of whoever drives it: read the claims, then the clock; arb_claim() for what has changed, arb_decide(), then
+ * publish every arb_turn() that differs from what was published (where `serial` has changed and both are open, the word
+ * goes on by two). Where something was closed or became watched, read the claims again and go round without sleeping:
+ * what a tenant did before it could see the change rings no bell. An account counts as drained only by an arb_claim()
+ * after the arb_decide() that closed it, so its claim is given again then even where it is the same. Sleep until the
+ * time that arb_decide() returned, or until a tenant rings.
+ *
+ * What it promises is written beside the constants in arbiter_core.h and held in tests/c/arbiter.
  */
 #ifndef PARTAGE_ARBITER_H
 #define PARTAGE_ARBITER_H
@@ -38,25 +42,27 @@ struct arb_claim {
 	bool degraded;       /* it has given us up and launches by its own bucket */
 	uint64_t busy_since; /* where busy */
 	uint64_t idle_since; /* end of the latest period in flight; 0: none yet */
+	uint64_t flight; /* sum of the periods in flight that have ended; where it falls (a process went), nothing is
+	                      * charged for that step; what is more than the time that passed counts as that time */
 	uint64_t want_since; /* where it wants */
 };
 
 /* What is to be published of an account. */
 struct arb_turn {
-	bool open;             /* may launch */
-	bool watched;          /* PTG_TURN_WATCHED */
-	bool brief;            /* PTG_TURN_SHORT */
-	uint64_t serial;       /* of this turn; +1 each time it opens */
-	uint64_t deadline;     /* where open */
+	bool open; /* may launch */
+	bool watched; /* PTG_TURN_WATCHED */
+	bool brief; /* PTG_TURN_SHORT */
+	uint64_t serial; /* of this turn; +1 each time it opens */
+	uint64_t deadline; /* where open */
 	uint32_t outstanding_us;
-	uint32_t fallback;     /* permille */
-	uint64_t charged;      /* ns since the account was made */
+	uint32_t fallback; /* permille */
+	uint64_t charged; /* ns since the account was made */
 };
 
 /* What happened, for whoever logs or shows it. */
 enum arb_event_kind {
 	ARB_EVENT_UNDRAINED, /* a closed turn was not drained within the guard: others go on beside it */
-	ARB_EVENT_LIAR,      /* arb_audit() found more use than was charged */
+	ARB_EVENT_LIAR, /* arb_audit() found more use than was charged */
 };
 struct arb_event {
 	enum arb_event_kind kind;

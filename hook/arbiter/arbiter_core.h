@@ -1,0 +1,159 @@
+/* arbiter_core.h: what the files of the policy core share: accounts, devices, the constants and what they promise.
+ *
+ * For hook/arbiter/{arbiter,bucket,charge,choice,turn,lend,decide}.c alone. Nothing here allocates but arb_new() and
+ * arb_share(). Time only goes forward: arb_decide() and the rest take an earlier `now` for the latest one.
+ *
+ * Promises, with L the longest launch of those on the device (at least ARB_GUARD where somebody never drains), n the
+ * accounts there:
+ * - a waiting account with a guarantee and no debt has its turn within ARB_CAP_IDLE + n (ARB_QUANTUM_FEW + L + hand-over)
+ *   where none of a higher priority is in the way; debt D of device time delays it by D / guarantee more;
+ * - surplus is given in order of priority, then of virtual time: a waiting account of equal priority has its turn once
+ *   each of the others has had at most one more than its weight says, as soon as there is surplus;
+ * - a `fixed` account's use in a window w is at most cores (w + ARB_CAP_IDLE) + ARB_QUANTUM_FEW + L.
+ */
+#ifndef PARTAGE_ARBITER_CORE_H
+#define PARTAGE_ARBITER_CORE_H
+
+#include <stddef.h>
+
+#include "arbiter.h"
+#include "partage/policy.h"
+
+#define ARB_MS          UINT64_C(1000000)
+#define ARB_QUANTUM     (10 * ARB_MS)  /* device time of one turn */
+#define ARB_QUANTUM_FEW (20 * ARB_MS)  /* where at most two compete: fewer hand-overs, and nobody waits longer */
+#define ARB_GUARD       (50 * ARB_MS)  /* a closed turn that is not drained after this is left to drain alone */
+#define ARB_STALE       (1000 * ARB_MS) /* work in flight this long after its closing is no longer believed */
+#define ARB_CAP_IDLE    (200 * ARB_MS) /* an idle account saves its share of this much time */
+#define ARB_CAP_WAITING (1000 * ARB_MS) /* one that is kept waiting, of this much */
+#define ARB_DEBT        (2000 * ARB_MS) /* most device time that is owed, before an audit */
+#define ARB_RECENT      (20 * ARB_MS)  /* who had work in flight this lately will soon have more */
+#define ARB_DEADLINE    (100 * ARB_MS) /* a turn's deadline is at most this far off, and moved on half-way */
+#define ARB_GRACE       (2 * ARB_MS)   /* from opening to the first launch: a waiter has to wake */
+#define ARB_GAP_SHORT   (200000)       /* ns: a pause shorter than a hand-over there and back cannot be lent */
+#define ARB_GAP_CHECK   (2 * ARB_MS)   /* how often a holder of short pauses is looked at */
+#define ARB_MISSED      (20 * ARB_MS)  /* who did not use its turn is passed over for this long, doubled each time */
+#define ARB_GANG        (1000 * ARB_MS) /* devices that a tenant used within this are given to it together */
+#define ARB_SOON        (100000)       /* ns: arb_decide() asks to be called no sooner than this */
+#define ARB_STEP        (10000 * ARB_MS) /* more time than this at once is taken as this: no overflow */
+#define ARB_EVENTS      64
+
+enum arb_right { ARB_RIGHT_NONE, ARB_RIGHT_SURPLUS, ARB_RIGHT_GUARANTEED };
+enum arb_role {
+	ARB_CLOSED,
+	ARB_BORROWER, /* open while the holder has nothing in flight */
+	ARB_RESERVED, /* the device is kept for it until all devices of its gang are */
+	ARB_HOLDER,
+};
+
+struct arb_account {
+	int tenant;
+	struct arb_tenant_state *owner;
+	struct arb_device_state *device;
+	struct arb_share share;
+	struct arb_claim claim;
+	struct arb_turn turn;
+	/* bucket: ns times 1000, so that a permille of a ns is not lost */
+	int64_t tokens, ceiling_tokens;
+	uint64_t owed;  /* ns found by an audit; repaid from the share before there is another turn */
+	uint64_t vtime; /* surplus used by weight; compared by difference */
+	enum arb_right right; /* at the latest decision */
+	enum arb_right kind;  /* of its turn: which bucket pays */
+	enum arb_role role, closed_role;
+	bool met;       /* a claim has come */
+	bool fresh;     /* a claim has come since the closing */
+	bool draining;  /* closed, work in flight */
+	bool undrained; /* beyond the guard: gets nothing until it is drained */
+	bool used;      /* had work in flight in this turn */
+	bool gang;      /* its turn is one with its tenant's others */
+	bool recent;    /* had work in flight within ARB_RECENT */
+	bool joins;     /* asks because its tenant asks for another device of its gang */
+	uint64_t opened_at, closed_at, began_at; /* began_at: of the quantum */
+	uint64_t spent;    /* device time in this quantum */
+	uint64_t seen;     /* of the claim's time in flight, up to the latest settlement */
+	uint64_t gap;      /* ns: moving average of its pauses while open */
+	uint64_t missed_until;
+	unsigned missed;
+	uint64_t from, to; /* in flight within the step being settled */
+};
+
+struct arb_device_state {
+	char uuid[PTG_UUID_SIZE];
+	int index; /* what arb_device() returned */
+	struct arb_account *account[ARB_TENANTS];
+	int accounts;
+	struct arb_account *holder;
+	uint64_t settled_at;
+	uint64_t vfloor; /* virtual time of the latest surplus turn */
+	uint32_t first_priority; /* the least number among the gated */
+	uint64_t quantum;
+	int active; /* gated accounts that want, are busy or were lately */
+	int waiting; /* that want and are not open */
+};
+
+struct arb_tenant_state {
+	bool used;
+	struct arb_account *account[ARB_DEVICES]; /* by arb_device() */
+	uint64_t gang; /* devices, by rank in UUID order, on which it works, worked or waits; set by each decision */
+	bool wants;    /* on any of them */
+};
+
+struct arb {
+	uint64_t now;
+	struct arb_device_state *device[ARB_DEVICES]; /* by arb_device() */
+	struct arb_device_state *order[ARB_DEVICES];  /* by UUID */
+	int devices;
+	struct arb_tenant_state tenant[ARB_TENANTS];
+	struct arb_event event[ARB_EVENTS];
+	unsigned event_first, event_count;
+};
+
+static inline uint64_t arb_least(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+static inline uint64_t arb_most(uint64_t a, uint64_t b)
+{
+	return a > b ? a : b;
+}
+
+/* From `since` to `now`, 0 where that lies ahead. */
+static inline uint64_t arb_since(uint64_t now, uint64_t since)
+{
+	return now > since ? now - since : 0;
+}
+
+static inline bool arb_in_flight(const struct arb_account *a)
+{
+	return a->turn.open ? a->claim.busy : a->draining || a->undrained;
+}
+
+/* bucket.c */
+void arb_refill(struct arb_account *a, uint64_t step);
+void arb_pay(struct arb_account *a, uint64_t ns);
+void arb_set_share(struct arb_account *a, const struct arb_share *share);
+void arb_judge(struct arb_account *a, uint64_t now);
+uint64_t arb_has_right_at(const struct arb_account *a, uint64_t now);
+void arb_level(struct arb_device_state *d);
+void arb_set_fallbacks(struct arb_device_state *d);
+/* charge.c */
+void arb_settle(struct arb_device_state *d, uint64_t now);
+/* choice.c */
+bool arb_before(const struct arb_account *a, const struct arb_account *b);
+struct arb_account *arb_choose(struct arb *arb, struct arb_device_state *d);
+bool arb_gang_kept(struct arb *arb, const struct arb_tenant_state *t);
+/* turn.c */
+void arb_open(struct arb_account *a, enum arb_role role, uint64_t now);
+void arb_close(struct arb_account *a, uint64_t now);
+void arb_begin_quantum(struct arb_account *a, uint64_t now);
+void arb_drain(struct arb *arb, struct arb_device_state *d, uint64_t now);
+bool arb_pausing(const struct arb_account *a, uint64_t now);
+void arb_turns(struct arb *arb, struct arb_device_state *d, uint64_t now);
+void arb_start_turns(struct arb *arb, struct arb_device_state *d, uint64_t now);
+/* lend.c */
+void arb_lend(struct arb *arb, struct arb_device_state *d, uint64_t now);
+/* arbiter.c */
+void arb_report(struct arb *arb, enum arb_event_kind kind, const struct arb_account *a, uint64_t amount);
+
+#endif

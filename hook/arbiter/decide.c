@@ -1,0 +1,142 @@
+/* decide.c: arb_decide(): one look at all devices of the machine.
+ *
+ * Charge what was used, see what has drained, find out who has which right and which devices a tenant works on; then end
+ * turns and choose, in UUID order; open what can be opened; lend what pauses; bring what is published up to date; and
+ * say when to look again. Called by whoever drives the core (host_*.c, tests). No allocation, no system call.
+ */
+#include "arbiter_core.h"
+
+static bool busy_lately(const struct arb_account *a, uint64_t now, uint64_t span)
+{
+	return a->claim.busy || (a->claim.idle_since && arb_since(now, a->claim.idle_since) < span);
+}
+
+/* Rights, activity and the quantum of a device; the tenants' wishes. */
+static void survey(struct arb_device_state *d, int rank, uint64_t now)
+{
+	d->active = d->waiting = 0;
+	arb_level(d);
+	for (int i = 0; i < d->accounts; i++) {
+		struct arb_account *a = d->account[i];
+
+		if (!a->share.gated)
+			continue;
+		arb_judge(a, now);
+		a->recent = busy_lately(a, now, ARB_RECENT);
+		d->active += a->recent || a->claim.wants;
+		d->waiting += a->claim.wants && !a->turn.open;
+		if (a->claim.wants || busy_lately(a, now, ARB_GANG))
+			a->owner->gang |= UINT64_C(1) << rank;
+		a->owner->wants |= a->claim.wants && !a->turn.open;
+	}
+	d->quantum = d->active > 2 ? ARB_QUANTUM : ARB_QUANTUM_FEW;
+}
+
+static void survey_all(struct arb *arb, uint64_t now)
+{
+	for (int rank = 0; rank < arb->devices; rank++) {
+		struct arb_device_state *d = arb->order[rank];
+
+		arb_settle(d, now);
+		arb_drain(arb, d, now);
+		for (int i = 0; i < d->accounts; i++) {
+			d->account[i]->owner->gang = 0;
+			d->account[i]->owner->wants = false;
+		}
+	}
+	for (int rank = 0; rank < arb->devices; rank++)
+		survey(arb->order[rank], rank, now);
+	for (int rank = 0; rank < arb->devices; rank++) {
+		struct arb_device_state *d = arb->order[rank];
+
+		for (int i = 0; i < d->accounts; i++) {
+			struct arb_account *a = d->account[i];
+			const uint64_t gang = a->owner->gang;
+
+			a->joins = (gang & (gang - 1)) && (gang >> rank & 1) && a->owner->wants;
+		}
+	}
+}
+
+/* What is published beside the word itself. */
+static void describe(struct arb_device_state *d, uint64_t now)
+{
+	for (int i = 0; i < d->accounts; i++) {
+		struct arb_account *a = d->account[i];
+		struct arb_turn *t = &a->turn;
+		const bool asking = a->claim.busy || a->claim.wants;
+
+		if (!a->share.gated || !t->open)
+			continue;
+		t->brief = a->role == ARB_BORROWER || a->share.priority > d->first_priority;
+		t->watched = a->role == ARB_BORROWER ||
+		             (d->active - (a->recent || a->claim.wants) > 0 && !(a->gap && a->gap < ARB_GAP_SHORT));
+		if (asking && t->deadline < now + ARB_DEADLINE / 2)
+			t->deadline = now + ARB_DEADLINE;
+		else if (a->role == ARB_BORROWER && now >= t->deadline)
+			arb_close(a, now);
+	}
+}
+
+/* When the holder's turn may have to end, or its pause to be lent. */
+static uint64_t holder_at(const struct arb_device_state *d, uint64_t now)
+{
+	const struct arb_account *h = d->holder;
+	uint64_t at = ARB_NEVER;
+
+	if (!h || h->role != ARB_HOLDER)
+		return at;
+	if (h->claim.busy) {
+		if (d->active > 1 || h->share.ceiling < 1000 ||
+		    (h->kind == ARB_RIGHT_GUARANTEED && h->share.cores < 1000))
+			at = now + (d->quantum > h->spent ? d->quantum - h->spent : 0);
+		if (d->waiting && h->gap && h->gap < ARB_GAP_SHORT)
+			at = arb_least(at, now + ARB_GAP_CHECK);
+	} else if (d->active > 1) {
+		at = arb_most(h->began_at + d->quantum, now);
+		if (!arb_pausing(h, now))
+			at = arb_least(at, h->used ? now + ARB_GAP_CHECK
+			                           : h->opened_at + (h->claim.wants ? ARB_GRACE : ARB_GAP_SHORT));
+	}
+	return at;
+}
+
+static uint64_t next_look(const struct arb_device_state *d, uint64_t now)
+{
+	uint64_t at = holder_at(d, now);
+
+	for (int i = 0; i < d->accounts; i++) {
+		const struct arb_account *a = d->account[i];
+		const bool asking = a->claim.busy || a->claim.wants;
+
+		if (!a->share.gated)
+			continue;
+		if (a->draining)
+			at = arb_least(at, a->closed_at + ARB_GUARD);
+		if (a->turn.open)
+			at = arb_least(at, a->turn.deadline - (asking ? ARB_DEADLINE / 2 : 0));
+		else if (a->claim.wants && a->right == ARB_RIGHT_NONE)
+			at = arb_least(at, arb_has_right_at(a, now));
+	}
+	return at == ARB_NEVER ? at : arb_most(at, now + ARB_SOON);
+}
+
+uint64_t arb_decide(struct arb *arb, uint64_t now)
+{
+	uint64_t at = ARB_NEVER;
+
+	now = arb->now = arb_most(now, arb->now);
+	survey_all(arb, now);
+	for (int rank = 0; rank < arb->devices; rank++)
+		arb_turns(arb, arb->order[rank], now);
+	for (int rank = 0; rank < arb->devices; rank++)
+		arb_start_turns(arb, arb->order[rank], now);
+	for (int rank = 0; rank < arb->devices; rank++) {
+		struct arb_device_state *d = arb->order[rank];
+
+		arb_lend(arb, d, now);
+		describe(d, now);
+		at = arb_least(at, next_look(d, now));
+	}
+	return at;
+}

@@ -1,0 +1,84 @@
+/* lend.c: the device while its holder has nothing in flight.
+ *
+ * The holder keeps its turn, so that it launches at once when it comes back. Meanwhile one other is open at a time: the
+ * best of those that wait; where nobody waits, all that had work in flight a moment ago, so that they need not ask, until
+ * one of them uses it. Borrowers keep little in flight (SHORT), say when they begin and end (WATCHED), and are closed as
+ * soon as the holder, or a better one, is at work. Called by decide.c.
+ */
+#include "arbiter_core.h"
+
+static bool at_work(const struct arb_account *a, uint64_t now)
+{
+	return a->claim.busy || (a->claim.wants && now - a->opened_at < ARB_GRACE);
+}
+
+static bool may_borrow(const struct arb_account *a)
+{
+	return a->share.gated && a->right != ARB_RIGHT_NONE && a->role == ARB_CLOSED;
+}
+
+/* The best of the borrowers that are at work, and, where `waiting`, of those that wait. */
+static struct arb_account *best_of(struct arb_device_state *d, bool waiting, uint64_t now)
+{
+	struct arb_account *best = NULL;
+
+	for (int i = 0; i < d->accounts; i++) {
+		struct arb_account *a = d->account[i];
+
+		if (waiting ? !may_borrow(a) || !a->claim.wants
+		            : a->role != ARB_BORROWER || a->right == ARB_RIGHT_NONE || !at_work(a, now))
+			continue;
+		if (!best || arb_before(a, best))
+			best = a;
+	}
+	return best;
+}
+
+static void close_borrowers(struct arb_device_state *d, const struct arb_account *but, uint64_t now)
+{
+	for (int i = 0; i < d->accounts; i++)
+		if (d->account[i]->role == ARB_BORROWER && d->account[i] != but)
+			arb_close(d->account[i], now);
+}
+
+static bool drains(const struct arb_device_state *d, const struct arb_account *but)
+{
+	for (int i = 0; i < d->accounts; i++)
+		if (d->account[i] != but && d->account[i]->draining)
+			return true;
+	return false;
+}
+
+/* In advance: to all that were at work a moment ago. */
+static void open_recent(struct arb_device_state *d, uint64_t now)
+{
+	for (int i = 0; i < d->accounts; i++) {
+		struct arb_account *a = d->account[i];
+
+		if (a->role == ARB_BORROWER && a->right == ARB_RIGHT_NONE)
+			arb_close(a, now);
+		else if (may_borrow(a) && a->recent && !a->draining)
+			arb_open(a, ARB_BORROWER, now);
+	}
+}
+
+void arb_lend(struct arb *arb, struct arb_device_state *d, uint64_t now)
+{
+	struct arb_account *h = d->holder, *borrower, *waiter;
+	const bool lent =
+	        h && (h->role == ARB_RESERVED ? !arb_gang_kept(arb, h->owner) : d->active > 1 && arb_pausing(h, now));
+
+	borrower = lent ? best_of(d, false, now) : NULL;
+	if (!lent || borrower) {
+		close_borrowers(d, borrower, now);
+		return;
+	}
+	waiter = best_of(d, true, now);
+	if (!waiter) {
+		open_recent(d, now);
+		return;
+	}
+	close_borrowers(d, NULL, now);
+	if (!drains(d, waiter))
+		arb_open(waiter, ARB_BORROWER, now);
+}
