@@ -26,6 +26,7 @@ CUresult sim_place_of(struct sim_context *context, enum sim_side side, uint64_t 
 	struct sim_block *block = sim_block_at(p);
 	if (block) {
 		place->device = sim_block_is_device(block);
+		place->owner = block->device;
 		place->sync_memops = block->sync_memops;
 		if (!sim_blocks_cover(p, n, context->device, write))
 			result = CUDA_ERROR_INVALID_VALUE;
@@ -36,6 +37,20 @@ CUresult sim_place_of(struct sim_context *context, enum sim_side side, uint64_t 
 	}
 	pthread_mutex_unlock(&sim_memory_mutex);
 	return result;
+}
+
+void sim_copy_cost(const struct sim_context *context, const struct sim_place *dst, const struct sim_place *src,
+                   size_t n, struct sim_work *work)
+{
+	if (!dst->device && !src->device)
+		return;
+	work->device_ns = sim_copy_ns(context->device, n);
+	if (!src->device)
+		work->unit = SIM_UNIT_COPY_IN;
+	else if (!dst->device || dst->owner != src->owner)
+		work->unit = SIM_UNIT_COPY_OUT;
+	else
+		work->unit = SIM_UNIT_COMPUTE;
 }
 
 void sim_copy_run(void *arg)
@@ -97,8 +112,7 @@ CUresult sim_copy(struct sim_context *context, CUstream handle, const struct sim
 		wait = dst->pageable || (src->pageable && bytes > STAGED_BYTES);
 	if (!wait && src->pageable && !stage(&box))
 		wait = true;
-	if (dst->device || src->device)
-		work.device_ns = sim_copy_ns(context->device, bytes);
+	sim_copy_cost(context, dst, src, bytes, &work);
 	memcpy(work.arg, &box, sizeof box);
 	result = wait ? sim_enqueue_wait(stream, &work) : sim_enqueue(stream, &work);
 	if (result != CUDA_SUCCESS && !wait)

@@ -14,6 +14,7 @@ struct sim_place {
 	bool device;      /* memory of a device */
 	bool pageable;    /* the program's own, not registered */
 	bool sync_memops; /* the program asked that work on it be waited for */
+	int owner;        /* index of that device */
 };
 
 /* Is [p, p+n) memory that the context may touch? CUDA_ERROR_INVALID_VALUE if not. n > 0. */
@@ -35,6 +36,9 @@ struct sim_box {
 	struct sim_spot dst_at, src_at;
 };
 
+/* Which unit of the context's device copies n bytes from here to there, and for how long. */
+void sim_copy_cost(const struct sim_context *context, const struct sim_place *dst, const struct sim_place *src,
+                   size_t n, struct sim_work *work);
 /* Runs a copy (arg: a struct sim_box); it may be queued with whole boxes as arguments. */
 void sim_copy_run(void *arg);
 /* What cuMemcpy3D is asked for, checked against this context. */

@@ -82,6 +82,8 @@ static CUresult resolve(struct sim_context *context, const struct end *end, size
 	}
 	*array = sim_array_of(end->array);
 	*spot = (struct sim_spot){.x = end->at};
+	if (*array)
+		place->owner = (*array)->texels->device;
 	return *array ? sim_array_part(*array, spot, n, 1, 1) : CUDA_ERROR_INVALID_VALUE;
 }
 

@@ -77,7 +77,7 @@ static CUresult resolve_array(const struct end *end, const struct extent *extent
 		return CUDA_ERROR_INVALID_VALUE;
 	*side->array = array;
 	*side->at = (struct sim_spot){end->x, end->y, end->z};
-	*side->place = (struct sim_place){.device = true};
+	*side->place = (struct sim_place){.device = true, .owner = array->texels->device};
 	return sim_array_part(array, side->at, extent->width, extent->height, extent->depth);
 }
 

@@ -90,6 +90,7 @@ CUresult sim_fill_work(struct sim_context *context, const struct sim_fill *given
 		return result;
 	fill.drop = fill.value ? 0 : drop_advice(fill.dst);
 	work->device_ns = sim_copy_ns(context->device, fill.width * fill.element * fill.height);
+	work->unit = SIM_UNIT_COMPUTE;
 	work->run = run_fill;
 	work->arg_size = sizeof fill;
 	memcpy(work->arg, &fill, sizeof fill);

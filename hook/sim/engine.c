@@ -19,6 +19,8 @@
 #include "timeline.h"
 
 #define POLL_NS 100000 /* how often memory is looked at for a stream that waits for a value in it */
+#define SPIN_GRANT_NS                                                                                                  \
+	(5 * SIM_SPIN_NS) /* what a collective that waits is granted at once: it spins, and yields to nobody */
 
 pthread_mutex_t sim_engine_mutex = PTHREAD_MUTEX_INITIALIZER;
 
@@ -48,6 +50,25 @@ uint64_t sim_engine_seq(void)
 
 /* ---- waiters ----------------------------------------------------------------------------------------------------- */
 
+/* Wakes the worker if it sleeps. */
+static void kick(struct sim_engine *engine)
+{
+	if (engine->asleep) {
+		engine->asleep = false;
+		pthread_cond_signal(&engine->wake);
+	}
+}
+
+/* Somebody waits who did not when the workers went to sleep. */
+static void hasten(void)
+{
+	for (int i = 0; i < SIM_DEVICES; i++) {
+		struct sim_engine *engine = &engines[i];
+		if (engine->active && engine->asleep && sim_engine_alarm(engine, waiters) < engine->asleep_until)
+			kick(engine);
+	}
+}
+
 void sim_engine_wait(struct sim_waiter *waiter)
 {
 	if (waiter->satisfied(waiter))
@@ -59,6 +80,7 @@ void sim_engine_wait(struct sim_waiter *waiter)
 	if (waiters)
 		waiters->prev = waiter;
 	waiters = waiter;
+	hasten();
 	while (!waiter->done)
 		pthread_cond_wait(&waiter->cond, &sim_engine_mutex);
 	pthread_cond_destroy(&waiter->cond);
@@ -101,6 +123,8 @@ static struct sim_item *item_new(const struct sim_item *like)
 		item->event->refs++;
 		if (item->kind == SIM_ITEM_RECORD)
 			item->event->recorded++;
+		if (item->kind == SIM_ITEM_WAIT)
+			item->event->waits++;
 		item->generation = item->event->recorded;
 	}
 	return item;
@@ -185,10 +209,10 @@ static bool is_held_up(const struct sim_stream *stream)
 }
 
 /* The NULL stream and the blocking streams of its context run in the order in which their items were queued. */
-static bool is_runnable(const struct sim_engine *engine, const struct sim_stream *stream)
+bool sim_stream_runnable(const struct sim_engine *engine, const struct sim_stream *stream)
 {
 	const struct sim_item *item = stream->head;
-	if (!item || item->claimed || engine->running == stream || is_held_up(stream))
+	if (!item || item->claimed || stream->running || is_held_up(stream))
 		return false;
 	if (is_blocking(stream)) {
 		const struct sim_item *other = stream->context->legacy->head;
@@ -241,15 +265,6 @@ bool sim_stream_drained(const struct sim_stream *stream, uint64_t seq)
 
 /* ---- running ----------------------------------------------------------------------------------------------------- */
 
-/* Wakes the worker if it sleeps. */
-static void kick(struct sim_engine *engine)
-{
-	if (engine->asleep) {
-		engine->asleep = false;
-		pthread_cond_signal(&engine->wake);
-	}
-}
-
 static void kick_host(struct sim_engine *engine)
 {
 	if (engine->host_asleep) {
@@ -280,6 +295,8 @@ static void complete(struct sim_engine *engine, struct sim_stream *stream, uint6
 		item->event->time_ns = at;
 		kick_all(); /* streams of any device may wait for it */
 	}
+	if (item->kind == SIM_ITEM_WAIT)
+		item->event->waits--;
 	if (item->event)
 		sim_event_put(item->event);
 	stream->head = item->next;
@@ -348,18 +365,19 @@ static bool step(struct sim_engine *engine, struct sim_stream *stream)
 static bool step_any(struct sim_engine *engine)
 {
 	for (struct sim_stream *stream = engine->active; stream; stream = stream->next_active)
-		if (is_runnable(engine, stream) && step(engine, stream))
+		if (sim_stream_runnable(engine, stream) && step(engine, stream))
 			return true;
 	return false;
 }
 
 /* ---- slices of engine time --------------------------------------------------------------------------------------- */
 
-static struct sim_stream *pick(struct sim_engine *engine)
+static struct sim_stream *pick(struct sim_engine *engine, unsigned unit)
 {
 	struct sim_stream *best = NULL;
 	for (struct sim_stream *stream = engine->active; stream; stream = stream->next_active) {
-		if (stream->head->kind != SIM_ITEM_WORK || !is_runnable(engine, stream))
+		if (stream->head->kind != SIM_ITEM_WORK || stream->head->work.unit != unit ||
+		    !sim_stream_runnable(engine, stream))
 			continue;
 		if (!best || stream->priority < best->priority ||
 		    (stream->priority == best->priority && stream->head->seq < best->head->seq))
@@ -368,29 +386,33 @@ static struct sim_stream *pick(struct sim_engine *engine)
 	return best;
 }
 
-/* Engine time that could run one after the other without waiting for anything, up to one slice: tiny kernels share a
+/* Time of a unit that could run one after the other without waiting for anything, up to one slice: tiny kernels share a
  * slice, so that processes do not take turns every few microseconds. */
-static uint64_t batch_ns(struct sim_engine *engine)
+static uint64_t batch_ns(struct sim_engine *engine, unsigned unit)
 {
 	uint64_t slice = sim_slice_ns(engine->device), total = 0;
 	unsigned steps = 0;
 	for (struct sim_stream *stream = engine->active; stream; stream = stream->next_active) {
-		if (!is_runnable(engine, stream))
+		if (!sim_stream_runnable(engine, stream))
 			continue;
 		for (struct sim_item *item = stream->head; item && total < slice && ++steps < 4096; item = item->next) {
-			if (item->kind != SIM_ITEM_WORK && item->kind != SIM_ITEM_RECORD)
+			bool work = item->kind == SIM_ITEM_WORK && (item->work.unit == unit || !item->left_ns);
+			if (!work && item->kind != SIM_ITEM_RECORD)
 				break;
-			total += item->meeting ? SIM_SPIN_NS : item->left_ns;
+			total += item->meeting ? SPIN_GRANT_NS : item->left_ns;
 		}
 	}
+	if (!total) /* queues without end are in the way */
+		total = SIM_SPIN_NS;
 	return total < slice ? total : slice;
 }
 
-static bool begin_slice(struct sim_engine *engine)
+static bool begin_slice(struct sim_engine *engine, unsigned kind)
 {
-	struct sim_stream *stream = pick(engine);
+	struct sim_unit *unit = &engine->unit[kind];
+	struct sim_stream *stream = pick(engine, kind);
 	if (!stream) {
-		sim_timeline_return(engine);
+		sim_timeline_return(engine, kind);
 		return false;
 	}
 	struct sim_item *item = stream->head;
@@ -398,27 +420,30 @@ static bool begin_slice(struct sim_engine *engine)
 		item->meeting = 0;
 	if (!item->meeting && !item->left_ns)
 		return true; /* step() runs it */
-	sim_timeline_take(engine, ready_ns(stream), batch_ns(engine));
+	sim_timeline_take(engine, kind, stream->context->id, ready_ns(stream), batch_ns(engine, kind));
 	uint64_t want = item->meeting ? SIM_SPIN_NS : item->left_ns;
-	uint64_t have = engine->until_ns - engine->cursor_ns;
-	engine->run_ns = want < have ? want : have;
-	engine->running = stream;
+	uint64_t have = unit->until_ns - unit->cursor_ns;
+	unit->run_ns = want < have ? want : have;
+	unit->running = stream;
+	stream->running = true;
 	return true;
 }
 
 /* The end of the running slice has come, or not yet. */
-static bool end_slice(struct sim_engine *engine)
+static bool end_slice(struct sim_engine *engine, unsigned kind)
 {
-	struct sim_stream *stream = engine->running;
-	uint64_t end = engine->cursor_ns + engine->run_ns;
+	struct sim_unit *unit = &engine->unit[kind];
+	struct sim_stream *stream = unit->running;
+	uint64_t end = unit->cursor_ns + unit->run_ns;
 	bool lost = is_lost(engine->device);
 	if (!lost && sim_now() < end)
 		return false;
-	sim_timeline_used(engine);
-	engine->running = NULL;
+	sim_timeline_used(engine, kind);
+	unit->running = NULL;
+	stream->running = false;
 	struct sim_item *item = stream->head;
 	if (!item->meeting)
-		item->left_ns -= engine->run_ns;
+		item->left_ns -= unit->run_ns;
 	if (lost)
 		item->left_ns = item->meeting = 0;
 	if (!item->left_ns && !item->meeting)
@@ -426,9 +451,30 @@ static bool end_slice(struct sim_engine *engine)
 	return true;
 }
 
+/* Does one thing that can be done now; false: there is none. */
+static bool advance(struct sim_engine *engine)
+{
+	if (step_any(engine))
+		return true;
+	for (unsigned kind = 0; kind < SIM_UNITS; kind++)
+		if (engine->unit[kind].running ? end_slice(engine, kind) : begin_slice(engine, kind))
+			return true;
+	return false;
+}
+
+void sim_engine_catch_up(int device)
+{
+	struct sim_engine *engine = &engines[device];
+	bool any = false;
+	while (engine->worker && !forked && engine->active && advance(engine))
+		any = true;
+	if (any)
+		kick(engine);
+}
+
 static void worker_sleep(struct sim_engine *engine)
 {
-	uint64_t until = engine->running ? engine->cursor_ns + engine->run_ns : UINT64_MAX;
+	uint64_t until = sim_engine_alarm(engine, waiters);
 	for (struct sim_stream *stream = engine->active; stream; stream = stream->next_active)
 		if (stream->head->kind == SIM_ITEM_POLL || is_lost(engine->device)) {
 			uint64_t poll = sim_now() + POLL_NS;
@@ -436,6 +482,7 @@ static void worker_sleep(struct sim_engine *engine)
 			break;
 		}
 	engine->asleep = true;
+	engine->asleep_until = until;
 	if (until == UINT64_MAX) {
 		pthread_cond_wait(&engine->wake, &sim_engine_mutex);
 	} else {
@@ -451,12 +498,9 @@ static void *worker_main(void *arg)
 	/* This thread's only: the default of 50 us is a whole kernel. */
 	prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
 	pthread_mutex_lock(&sim_engine_mutex);
-	for (;;) {
-		if (step_any(engine))
-			continue;
-		if (!(engine->running ? end_slice(engine) : begin_slice(engine)))
+	for (;;)
+		if (!advance(engine))
 			worker_sleep(engine);
-	}
 	return NULL;
 }
 
@@ -464,7 +508,7 @@ static struct sim_stream *oldest_host_call(const struct sim_engine *engine)
 {
 	struct sim_stream *oldest = NULL;
 	for (struct sim_stream *stream = engine->active; stream; stream = stream->next_active)
-		if (stream->head->kind == SIM_ITEM_HOST && is_runnable(engine, stream) &&
+		if (stream->head->kind == SIM_ITEM_HOST && sim_stream_runnable(engine, stream) &&
 		    (!oldest || stream->head->seq < oldest->head->seq))
 			oldest = stream;
 	return oldest;
@@ -546,12 +590,30 @@ static bool has_drained(const struct sim_waiter *waiter)
 	return sim_stream_drained(waiter->stream, waiter->mark);
 }
 
+/* More urgent work comes: what ended before it came must not seem to have been overtaken by it. */
+static void pass(struct sim_engine *engine, const struct sim_stream *stream)
+{
+	const struct sim_stream *running = engine->unit[SIM_UNIT_COMPUTE].running;
+	if (running && stream->priority < running->priority)
+		sim_engine_catch_up(engine->device);
+}
+
+/* The worker cannot have known of it when it went to sleep: its unit stands still, or its effect can be seen. */
+static bool needs_waking(const struct sim_engine *engine, const struct sim_item *item)
+{
+	if (!engine->unit[item->kind == SIM_ITEM_WORK ? item->work.unit : SIM_UNIT_COMPUTE].running)
+		return true;
+	return item->work.run != NULL;
+}
+
 static CUresult push(struct sim_engine *engine, struct sim_stream *stream, const struct sim_item *like, uint64_t *seq)
 {
 	uint32_t depth = sim_machine->model[engine->device].queue_depth;
 	struct sim_waiter room = {.satisfied = has_room, .stream = stream, .mark = depth ? depth : 1024};
+	room.patient = room.mark < 8 ? 1 : (unsigned)room.mark / 8;
 	if (!stream->lane)
 		sim_engine_wait(&room);
+	pass(engine, stream);
 	struct sim_item *item = item_new(like);
 	if (!item)
 		/* NOLINTNEXTLINE(clang-analyzer-core.StackAddressEscape): who wakes a waiter has taken it off the list */
@@ -568,11 +630,11 @@ static CUresult push(struct sim_engine *engine, struct sim_stream *stream, const
 	enum sim_item_kind kind = item->kind;
 	bool at_head = stream->head == item;
 	bool needs_engine = kind == SIM_ITEM_WORK && (item->left_ns || item->meeting);
-	if (at_head && is_runnable(engine, stream) && step(engine, stream)) {
+	if (at_head && sim_stream_runnable(engine, stream) && step(engine, stream)) {
 		kick(engine);
 		return CUDA_SUCCESS;
 	}
-	if (!engine->running || (at_head && !needs_engine))
+	if ((at_head && !needs_engine) || needs_waking(engine, item))
 		kick(engine);
 	return man(engine, kind);
 }
@@ -613,6 +675,7 @@ CUresult sim_enqueue(struct sim_stream *stream, const struct sim_work *work)
 {
 	struct sim_item like = {.kind = SIM_ITEM_WORK};
 	like.work.device_ns = work->device_ns;
+	like.work.unit = work->unit;
 	like.work.run = work->run;
 	like.work.arg_size = work->arg_size < SIM_WORK_ARG ? work->arg_size : SIM_WORK_ARG;
 	memcpy(like.work.arg, work->arg, like.work.arg_size);

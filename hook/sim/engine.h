@@ -1,7 +1,8 @@
-/* engine.h: queues and timeline of the simulated driver, inside one process.
+/* engine.h: queues and timelines of the simulated driver, inside one process.
  *
  * An *item* is one piece of queued work; a stream holds a FIFO of them. Each device has an *engine*: the streams of
- * this process that have items, one worker thread and the slice of device time it holds at the moment. Two clocks:
+ * this process that have items, one worker thread, and for each *unit* of the device (kernels, copies in, copies out)
+ * the slice of its time that this process holds at the moment. Two clocks:
  * real time (sim_now) says when a thread may go on, and the device's *virtual timeline* says when work ran: an item is
  * ready at the latest of (its enqueue, the end of its predecessor, what it waits for), starts when its client is
  * granted the engine, and ends device_ns of granted time later. A thread that wakes late changes nothing on that line.
@@ -60,6 +61,7 @@ struct sim_stream {
 	struct sim_captured *captured; /* capture.c: its part of a capture, under the graph mutex; NULL: none */
 	bool destroyed;          /* goes when its last item has */
 	bool active;             /* in the engine's list */
+	bool running;            /* its head uses a unit of the device now */
 	uint64_t last_ns;        /* virtual end of its latest item */
 	uint64_t blocking_ns;    /* legacy only: latest end in any blocking stream of the context */
 	uint64_t held_ns;        /* barrier only: until when its latest wait held up the context */
@@ -77,6 +79,7 @@ struct sim_stream_event {
 	uint64_t completed; /* latest generation that has completed */
 	uint64_t time_ns;   /* virtual time of that */
 	unsigned refs;      /* items that name it, and the handle */
+	unsigned waits;     /* items that wait for it */
 	struct sim_captured *captured; /* capture.c: last recorded in a capture; NULL: not so */
 	struct sim_shared_event *shared; /* event_share.c: of several processes; NULL: this one's alone */
 };
@@ -90,6 +93,7 @@ struct sim_waiter {
 	struct sim_context *context;
 	struct sim_stream_event *event;
 	uint64_t mark; /* sequence number or generation */
+	unsigned patient; /* it may sleep on until so many items of its stream have run; 0: not longer than it must */
 	/* engine.c's own */
 	struct sim_waiter *next, *prev;
 	pthread_cond_t cond;
@@ -98,6 +102,9 @@ struct sim_waiter {
 
 /* All with the mutex held. */
 void sim_engine_wait(struct sim_waiter *waiter);
+/* What is over by now has ended when this returns: the worker may sleep longer where nobody waits (wakeup.c). The mutex
+ * may be let go meanwhile. */
+void sim_engine_catch_up(int device);
 uint64_t sim_engine_seq(void); /* of the item queued last */
 bool sim_stream_drained(const struct sim_stream *stream, uint64_t seq);
 void sim_event_put(struct sim_stream_event *event); /* drops a reference */

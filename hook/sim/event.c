@@ -180,6 +180,18 @@ static CUresult forbids_asking(struct sim_stream_event *event)
 	return error == CUDA_SUCCESS && sim_capture_prohibits(&prohibited) ? (CUresult)prohibited : error;
 }
 
+/* The latest record of it has completed; with the mutex held, which may be let go meanwhile. */
+static bool is_over(struct sim_stream_event *event)
+{
+	if (event->completed == event->recorded)
+		return true;
+	event->refs++;
+	sim_engine_catch_up(event->device);
+	bool done = event->completed == event->recorded;
+	sim_event_put(event);
+	return done;
+}
+
 CUresult sim_cuEventQuery(CUevent hEvent)
 {
 	struct sim_stream_event *event = event_of(hEvent);
@@ -189,7 +201,7 @@ CUresult sim_cuEventQuery(CUevent hEvent)
 	if (error != CUDA_SUCCESS)
 		return error;
 	pthread_mutex_lock(&sim_engine_mutex);
-	bool done = event->completed == event->recorded;
+	bool done = is_over(event);
 	pthread_mutex_unlock(&sim_engine_mutex);
 	if (event->shared)
 		done = sim_shared_event_reached(event->shared, sim_shared_event_mark(event->shared));
@@ -244,7 +256,7 @@ CUresult sim_cuEventElapsedTime_v2(float *pMilliseconds, CUevent hStart, CUevent
 		return error;
 	pthread_mutex_lock(&sim_engine_mutex);
 	bool recorded = start->recorded && end->recorded;
-	bool done = start->completed == start->recorded && end->completed == end->recorded;
+	bool done = is_over(start) && is_over(end);
 	double ns = (double)(int64_t)(end->time_ns - start->time_ns);
 	pthread_mutex_unlock(&sim_engine_mutex);
 	if (!recorded)

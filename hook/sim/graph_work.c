@@ -55,8 +55,7 @@ static CUresult make_copy(struct sim_graph_work *work)
 	item->work.run = sim_copy_run;
 	item->work.arg_size = sizeof(box);
 	memcpy(item->work.arg, &box, sizeof(box));
-	if (dst.device || src.device)
-		item->work.device_ns = sim_copy_ns(work->context->device, box.width * box.height * box.depth);
+	sim_copy_cost(work->context, &dst, &src, box.width * box.height * box.depth, &item->work);
 	return CUDA_SUCCESS;
 }
 

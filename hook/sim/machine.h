@@ -16,7 +16,7 @@
 #include <stdint.h>
 
 #define SIM_MACHINE_MAGIC  UINT64_C(0x314d495347545250) /* "PRTGSIM1" */
-#define SIM_MACHINE_LAYOUT 2
+#define SIM_MACHINE_LAYOUT 3
 #define SIM_DEVICES        16
 #define SIM_CLIENTS        1024
 #define SIM_COSTS          64
@@ -41,6 +41,12 @@
 #define SIM_LINK_SWITCH     3
 #define SIM_LINK_NVLINK     4
 #define SIM_LINK_NVSWITCH   5
+
+/* What a device works with. Each has a timeline of its own, so that copies run beside kernels. */
+#define SIM_UNIT_COMPUTE  0 /* kernels, fills, copies within the device */
+#define SIM_UNIT_COPY_IN  1 /* host to device */
+#define SIM_UNIT_COPY_OUT 2 /* device to host, and to another device */
+#define SIM_UNITS         3
 
 /* sim_device_model.mig */
 #define SIM_MIG_NONE     0 /* a whole device; the card may be capable of MIG or not */
@@ -82,6 +88,7 @@ struct sim_device_model {
 	uint32_t copy_mbps; /* host <-> device and device copies, MB/s; 0 = takes no engine time */
 	uint32_t queue_depth; /* launches that may be queued per channel before launch blocks (1024) */
 	uint32_t slice_us; /* engine time slice between processes (2000) */
+	uint32_t switch_us; /* how long the compute engine takes to go from one context to another */
 	/* What NVML tells beside the above. */
 	char board_part[32];
 	char vbios[32];
@@ -136,10 +143,10 @@ struct sim_client_device {
 	uint64_t contexts; /* bytes of `memory` that are contexts and modules */
 	uint32_t ncontexts; /* contexts open now; they may cost nothing, but NVML lists their process */
 	uint32_t reserved0;
-	uint64_t pending_ns; /* engine time granted and not yet used */
-	uint64_t granted_at; /* virtual time at which the last grant begins */
-	uint64_t busy_ns; /* engine time used so far */
-	uint64_t last_copy_ns;
+	uint64_t pending_ns; /* time of the compute engine granted and not yet used */
+	uint64_t granted_at; /* virtual time at which the last such grant begins */
+	uint64_t busy_ns; /* time of the compute engine used so far */
+	uint64_t copy_ns[SIM_UNITS]; /* time of each copy engine used so far; [SIM_UNIT_COMPUTE] is not used */
 	uint64_t bucket_at[SIM_BUCKETS]; /* which bucket number the entry belongs to */
 	uint32_t bucket_ns[SIM_BUCKETS];
 };
@@ -163,16 +170,18 @@ struct sim_device_state {
 	uint32_t lost; /* 1: fell off the bus */
 	uint32_t xid; /* last XID, 0 = none */
 	uint64_t reserved0[2];
+	uint64_t engine_until
+	        [SIM_UNITS]; /* CLOCK_MONOTONIC ns: end of the time granted so far (the virtual timelines); timeline.c */
+	uint64_t engine_busy_ns; /* of the compute engine */
 	uint64_t
-	        engine_until; /* CLOCK_MONOTONIC ns: end of the engine time granted so far (the virtual timeline); timeline.c */
-	uint64_t engine_busy_ns;
+	        switches; /* times the compute engine went from one context to another, switch_us each: nobody's time */
 	uint64_t
 	        used; /* sum of client[].device[].memory over `holders`, dead ones included until noticed; under `lock` */
 	uint64_t holders[SIM_CLIENTS / 64]; /* bit per client slot whose memory here is not 0; under `lock` */
 	uint32_t nshares; /* entries of `share` ever used; under `lock` */
 	uint32_t reserved1;
 	struct sim_share share[SIM_SHARES];
-	uint64_t reserved[15];
+	uint64_t reserved[12];
 };
 
 /* One collective kernel that waits for its partner on another device. Changed under sim_machine.meeting_lock. */
@@ -180,9 +189,9 @@ struct sim_meeting {
 	uint64_t key; /* what partners have in common; 0 = free */
 	uint64_t item; /* which of its client's items waits */
 	int32_t device;
-	int32_t slot; /* the client; entries of the dead are taken over */
+	int32_t slot; /* the client; entries of the dead are taken over ... */
+	uint32_t generation; /* ... also where its slot is another's by now */
 	uint32_t met; /* 1: the partner came; the waiting one frees the entry */
-	uint32_t reserved;
 };
 
 struct sim_link {

@@ -6,10 +6,16 @@
  */
 #include "engine.h"
 
-/* Another client's entry that is only in the way. */
+static uint32_t generation_of(int slot)
+{
+	return __atomic_load_n(&sim_machine->client[slot].generation, __ATOMIC_ACQUIRE);
+}
+
+/* An entry that is only in the way: its client is dead, and its slot may be somebody else's by now. */
 static void drop_if_dead(struct sim_meeting *entry, int self)
 {
-	if (entry->key && entry->slot != self && !sim_client_alive(entry->slot))
+	if (entry->key && (entry->generation != generation_of(entry->slot) ||
+	                   (entry->slot != self && !sim_client_alive(entry->slot))))
 		entry->key = 0;
 }
 
@@ -18,7 +24,8 @@ static struct sim_meeting *own_entry(int self, uint64_t item)
 {
 	for (int i = 0; i < SIM_MEETINGS; i++) {
 		struct sim_meeting *entry = &sim_machine->meeting[i];
-		if (entry->key && entry->slot == self && entry->item == item)
+		if (entry->key && entry->slot == self && entry->item == item &&
+		    entry->generation == generation_of(self))
 			return entry;
 	}
 	return NULL;
@@ -50,7 +57,8 @@ static bool meet(uint64_t key, int device, uint64_t item, bool give_up)
 		return true;
 	}
 	if (!give_up)
-		*spare = (struct sim_meeting){.key = key, .item = item, .device = device, .slot = self};
+		*spare = (struct sim_meeting){
+		        .key = key, .item = item, .device = device, .slot = self, .generation = generation_of(self)};
 	return false;
 }
 

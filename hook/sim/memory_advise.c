@@ -120,6 +120,7 @@ CUresult sim_cuMemPrefetchAsync_v2(CUdeviceptr p, size_t n, CUmemLocation locati
 	if (block) {
 		if (block->prefetched != place)
 			work.device_ns = sim_copy_ns(sim_stream_device(stream), n);
+		work.unit = place < 0 ? SIM_UNIT_COPY_OUT : SIM_UNIT_COPY_IN;
 		block->prefetched = place;
 	}
 	pthread_mutex_unlock(&sim_memory_mutex);

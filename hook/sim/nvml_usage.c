@@ -214,7 +214,7 @@ nvmlReturn_t sim_nvmlDeviceGetFBCStats(nvmlDevice_t device, nvmlFBCStats_t *stat
 	return result;
 }
 
-/* Copies are not told apart by direction; what crossed the bus in the last second is not known. */
+/* What crossed the bus in the last second is not known: copies are counted by the time they took. */
 nvmlReturn_t sim_nvmlDeviceGetPcieThroughput(nvmlDevice_t device, nvmlPcieUtilCounter_t counter, unsigned int *kb_per_s)
 {
 	uint32_t i;

@@ -381,7 +381,9 @@ CUresult sim_cuStreamQuery(CUstream hStream)
 	if (error != CUDA_SUCCESS)
 		return error;
 	pthread_mutex_lock(&sim_engine_mutex);
-	bool done = sim_stream_drained(stream, sim_engine_seq());
+	uint64_t mark = sim_engine_seq();
+	sim_engine_catch_up(stream->context->device);
+	bool done = sim_stream_drained(stream, mark);
 	pthread_mutex_unlock(&sim_engine_mutex);
 	return done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }

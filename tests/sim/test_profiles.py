@@ -58,7 +58,8 @@ def test_pairs_of_the_pcie_machine_have_a_bridge_and_meet_over_the_cpus() -> Non
 def test_zero_costs_nothing_but_time() -> None:
     for name in ("zero", "zero2", "zero-nvswitch"):
         members = profiles.find(name).devices[0].members
-        assert [members[key] for key in ("context", "module", "reserved", "context_ms", "copy_mbps")] == [0] * 5
+        costs = ("context", "module", "reserved", "context_ms", "copy_mbps", "switch_us")
+        assert [members[key] for key in costs] == [0] * 6
 
 
 def test_unknown_name_lists_the_known_ones() -> None:

@@ -96,6 +96,7 @@ MODEL_FIELDS: tuple[Field, ...] = (
     Field("copy_mbps", "int", 0, high=100_000_000),
     Field("queue_depth", "int", 1024, low=1, high=65536),
     Field("slice_us", "int", 2000, low=10, high=1_000_000),
+    Field("switch_us", "int", 50, low=0, high=10_000),
     Field("board_part", "text", "900-00000-0000-000", size=32),
     Field("vbios", "text", "96.00.74.00.01", size=32),
     Field("bar1", "bytes", 256 * _MIB, low=_MIB, high=_U64),

@@ -74,6 +74,49 @@ static void partner_dies(struct sim_machine *machine)
 	CHECK(waitpid(pid, NULL, 0) == pid, "no child");
 }
 
+/* Another program that never stops, on one of the two devices. */
+static pid_t neighbour(int device)
+{
+	pid_t pid = fork();
+	CHECK(pid >= 0, "no process");
+	if (pid)
+		return pid;
+	test_context(NULL, device);
+	CUfunction spin = test_function("spin_ns");
+	for (;;)
+		test_spin(spin, NULL, 1000000);
+}
+
+/* Partners find each other although each device goes on with somebody else's work while one of them waits. */
+static void beside_neighbours(struct sim_machine *machine)
+{
+	pid_t pids[2] = {neighbour(0), neighbour(1)};
+	CUfunction function[2];
+	CUstream stream[2];
+	for (int i = 0; i < 2; i++) {
+		test_context(NULL, i);
+		function[i] = test_function(NAME);
+		OK(cuStreamCreate(&stream[i], CU_STREAM_NON_BLOCKING));
+	}
+	for (int round = 0; round < 20; round++) {
+		int first = round % 2, second = 1 - first;
+		uint64_t *busy = &machine->device[first].engine_busy_ns;
+		uint64_t before = __atomic_load_n(busy, __ATOMIC_RELAXED);
+		launch(function[first], stream[first]);
+		while (__atomic_load_n(busy, __ATOMIC_RELAXED) < before + 5000000)
+			sched_yield();
+		GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(stream[first]));
+		launch(function[second], stream[second]);
+		OK(cuStreamSynchronize(stream[0]));
+		OK(cuStreamSynchronize(stream[1]));
+	}
+	for (int i = 0; i < 2; i++) {
+		CHECK(test_counters(machine, i)->busy_ns > 0, "no collective ran on device %d", i);
+		kill(pids[i], SIGKILL);
+		CHECK(waitpid(pids[i], NULL, 0) == pids[i], "no child");
+	}
+}
+
 int main(void)
 {
 	setenv("PARTAGE_SIM", "zero2", 1);
@@ -85,6 +128,13 @@ int main(void)
 	CHECK(waitpid(pid, NULL, 0) == pid, "no child");
 	struct sim_machine *machine = test_machine();
 	partner_dies(machine);
+	pid = fork(); /* it has neighbours of its own, made before it uses the driver */
+	if (pid == 0) {
+		beside_neighbours(machine);
+		_exit(0);
+	}
+	int status;
+	CHECK(waitpid(pid, &status, 0) == pid && status == 0, "beside neighbours: status %x", status);
 	one_process(machine);
 	return 0;
 }

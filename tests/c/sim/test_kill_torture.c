@@ -328,7 +328,7 @@ static void stand_still_and_count(void)
 static void engine_is_shared(void)
 {
 	struct sim_machine *machine = the_machine();
-	uint64_t before[PEERS], until = machine->device[0].engine_until, busy = machine->device[0].engine_busy_ns;
+	uint64_t before[PEERS], until = machine->device[0].engine_until[0], busy = machine->device[0].engine_busy_ns;
 
 	for (int i = 0; i < PEERS; i++)
 		before[i] = machine->client[control->slot[i]].device[0].busy_ns;
@@ -337,7 +337,7 @@ static void engine_is_shared(void)
 		       before[i] + 5000000)
 			everybody_comes_on();
 	busy = __atomic_load_n(&machine->device[0].engine_busy_ns, __ATOMIC_RELAXED) - busy;
-	until = __atomic_load_n(&machine->device[0].engine_until, __ATOMIC_RELAXED) - until;
+	until = __atomic_load_n(&machine->device[0].engine_until[0], __ATOMIC_RELAXED) - until;
 	/* Each peer may have held one slice at the first look. */
 	CHECK(busy <= until + PEERS * machine->model[0].slice_us * UINT64_C(1000),
 	      "%lu ns of work in %lu ns of the engine", busy, until);

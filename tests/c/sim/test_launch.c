@@ -3,14 +3,19 @@
 
 static struct sim_client_device *counters;
 
-static void takes(uint64_t expected, const char *what)
+static void takes_so_far(uint64_t expected, const char *what)
 {
 	static uint64_t before;
-	OK(cuCtxSynchronize());
 	uint64_t now = counters->busy_ns;
 	CHECK(now - before == expected, "%s took %llu ns of the engine, not %llu", what,
 	      (unsigned long long)(now - before), (unsigned long long)expected);
 	before = now;
+}
+
+static void takes(uint64_t expected, const char *what)
+{
+	OK(cuCtxSynchronize());
+	takes_so_far(expected, what);
 }
 
 static void durations(CUfunction spin, CUfunction plain, const struct sim_device_model *model)
@@ -106,6 +111,26 @@ static void full_queue(CUfunction spin, unsigned depth)
 	OK(cuStreamDestroy(stream));
 }
 
+/* Each stream has a queue of its own: one that is full holds up no other. */
+static void queue_of_its_own(CUfunction spin, unsigned depth)
+{
+	CUstream full, other;
+	sem_t gate;
+	OK(cuStreamCreate(&full, CU_STREAM_NON_BLOCKING));
+	OK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+	test_gate_close(&gate, full);
+	for (unsigned i = 1; i < depth; i++)
+		test_spin(spin, full, 1000);
+	test_spin(spin, other, 1000);
+	OK(cuStreamSynchronize(other));
+	takes_so_far(1000, "the launch beside a full queue");
+	test_gate_open(&gate);
+	OK(cuStreamSynchronize(full));
+	takes((depth - 1) * 1000ull, "what stood in the full queue");
+	OK(cuStreamDestroy(full));
+	OK(cuStreamDestroy(other));
+}
+
 /* Set on the function, one by one, as in CUDA 3. */
 static void old_manner(CUmodule module)
 {
@@ -138,6 +163,7 @@ int main(void)
 	occupancy(nothing);
 	old_manner(module);
 	full_queue(spin, machine->model[0].queue_depth);
+	queue_of_its_own(spin, machine->model[0].queue_depth);
 	CHECK(machine->device[0].engine_busy_ns == counters->busy_ns,
 	      "the device was busy for %llu ns, its only client for %llu",
 	      (unsigned long long)machine->device[0].engine_busy_ns, (unsigned long long)counters->busy_ns);
