@@ -4,7 +4,7 @@ Called by CMake (and by hand):
 
     python3 hook/gen/abi.py --out build/generated/abi.c [--cc gcc]
 
-The headers (`hook/include/partage/{policy,ledger,turns}.h`, `hook/sim/machine.h`) are preprocessed by the C compiler
+The headers (`hook/include/partage/{policy,ledger,turns}.h`, `hook/sim/machine.h`, `hook/arbiter/host.h`) are preprocessed by the C compiler
 itself; structures and integer constants become cffi's declarations, hook/gen/abi_support.h is inlined for what needs
 atomics, futexes and the SIGBUS guard. Python's idea of each field's offset and size is written back into the source as
 a static assertion, so a compiler that lays a structure out otherwise stops the build instead of misreading memory.
@@ -26,15 +26,15 @@ from pathlib import Path
 import cffi
 
 ROOT = Path(__file__).resolve().parents[2]
-HEADERS = ("partage/policy.h", "partage/ledger.h", "partage/turns.h", "machine.h")
-INCLUDES = ("hook/include", "hook/sim")
+HEADERS = ("partage/policy.h", "partage/ledger.h", "partage/turns.h", "machine.h", "host.h")
+INCLUDES = ("hook/include", "hook/sim", "hook/arbiter")
 SUPPORT = Path(__file__).with_name("abi_support.h")
 CONSTANT = re.compile(r"^#define ((?:PTG|SIM)_[A-Z0-9_]+) (.+)$", re.MULTILINE)
 
 # The functions of abi_support.h that Python calls.
 FUNCTIONS = """
-static uint32_t ptg_crc32c(const void *data, size_t n);
-static uint32_t ptg_policy_crc(const struct ptg_policy *policy);
+static inline uint32_t ptg_crc32c(const void *data, size_t n);
+static inline uint32_t ptg_policy_crc(const struct ptg_policy *policy);
 static void ptg_policy_publish(struct ptg_policy *shared, const struct ptg_policy *image);
 static int ptg_guard_install(void);
 static int ptg_slot_reclaim(int fd, void *map, uint32_t index, int dead);

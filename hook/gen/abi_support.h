@@ -11,8 +11,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/futex.h>
-#include <setjmp.h>
-#include <signal.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -22,26 +20,8 @@
 
 #include "ledger_core.h"
 #include "partage/abi_check.h"
-
-/* ---- checksum ---------------------------------------------------------------------------------------------------- */
-
-/* CRC-32C (Castagnoli, reflected 0x82f63b78), bit by bit: 2 KiB a few times a second needs no table. */
-static uint32_t ptg_crc32c(const void *data, size_t n)
-{
-	const unsigned char *p = data;
-	uint32_t crc = ~0u;
-	while (n--) {
-		crc ^= *p++;
-		for (int bit = 0; bit < 8; bit++)
-			crc = crc >> 1 ^ (0x82f63b78u & -(crc & 1));
-	}
-	return ~crc;
-}
-
-static uint32_t ptg_policy_crc(const struct ptg_policy *policy)
-{
-	return ptg_crc32c(&policy->generation, sizeof *policy - offsetof(struct ptg_policy, generation));
-}
+#include "partage/crc32c.h"
+#include "partage/guard.h"
 
 /* ---- policy: written in place --------------------------------------------------------------------------------------- */
 
@@ -58,38 +38,6 @@ static void ptg_policy_publish(struct ptg_policy *shared, const struct ptg_polic
 	shared->crc32c = ptg_policy_crc(image);
 	shared->magic = PTG_POLICY_MAGIC;
 	__atomic_store_n(&shared->seq, odd + 1, __ATOMIC_RELEASE);
-}
-
-/* ---- guard: SIGBUS becomes -EFAULT ------------------------------------------------------------------------------------ */
-
-static _Thread_local sigjmp_buf ptg_guard_back;
-static _Thread_local volatile sig_atomic_t ptg_guard_armed;
-static struct sigaction ptg_guard_before;
-
-static void ptg_guard_caught(int number, siginfo_t *info, void *context)
-{
-	if (ptg_guard_armed)
-		siglongjmp(ptg_guard_back, 1);
-	if (ptg_guard_before.sa_flags & SA_SIGINFO) {
-		ptg_guard_before.sa_sigaction(number, info, context);
-	} else if (ptg_guard_before.sa_handler != SIG_DFL && ptg_guard_before.sa_handler != SIG_IGN) {
-		ptg_guard_before.sa_handler(number);
-	} else {
-		signal(number, SIG_DFL); /* not ours: the access is repeated and kills, as it would have */
-	}
-}
-
-/* Install the handler; once per process, before the first guarded call. */
-static int ptg_guard_install(void)
-{
-	struct sigaction now, wanted = {.sa_sigaction = ptg_guard_caught, .sa_flags = SA_SIGINFO | SA_NODEFER};
-	sigemptyset(&wanted.sa_mask);
-	if (sigaction(SIGBUS, NULL, &now))
-		return -errno;
-	if (now.sa_flags & SA_SIGINFO && now.sa_sigaction == ptg_guard_caught)
-		return 0;
-	ptg_guard_before = now;
-	return sigaction(SIGBUS, &wanted, NULL) ? -errno : 0;
 }
 
 /* ---- ledger: the watcher's side --------------------------------------------------------------------------------------- */

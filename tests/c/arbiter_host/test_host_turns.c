@@ -1,0 +1,152 @@
+/* test_host_turns.c: turns through real files: asked, given, closed, given to the next, with and without futex_waitv.
+ *
+ * The decisions are the core's (tests/c/arbiter); here it is proved that claims reach it and words come back, that a word
+ * is even before another's is odd while the first is drained, and that a policy that changes is followed. */
+#include <pthread.h>
+#include <string.h>
+
+#include "world.h"
+
+static uint32_t working; /* on the one card */
+static uint32_t turns_done;
+
+static void *contend(void *argument)
+{
+	struct hand *h = argument;
+	struct ptg_slot_turn *line = &h->ledger->turn[0][0];
+	for (int i = 0; i < 50; i++) {
+		for (;;) {
+			__atomic_store_n(&line->busy_ns, now_ns(), __ATOMIC_SEQ_CST);
+			if (word_of(h, 0) & 1)
+				break;
+			finish(h, 0, 0);
+			want(h, 0, 0);
+			await_open(h, 0);
+		}
+		begin(h, 0, 0);
+		uint32_t others = __atomic_fetch_add(&working, 1, __ATOMIC_SEQ_CST);
+		CHECK(others == 0, "%s works beside %u others", h->path, others);
+		while (word_of(h, 0) & 1 && turns_done < 1000000)
+			__atomic_fetch_add(&turns_done, 1, __ATOMIC_RELAXED); /* as if kernels were launched */
+		__atomic_fetch_sub(&working, 1, __ATOMIC_SEQ_CST);
+		finish(h, 0, 0);
+	}
+	return NULL;
+}
+
+/* Who has a turn has it alone: each works until its word is even and only then says that it is drained. */
+static void test_one_at_a_time(uint32_t flags)
+{
+	struct world w = world_make(flags ? "threads" : "waitv");
+	struct hand a = hand_make(&w, "a", GATED30, NULL), b = hand_make(&w, "b", GATED30, NULL);
+	struct ptg_host *host = world_host(&w, PTG_HOST_FOREVER, flags);
+	pthread_t thread[2];
+	turns_done = 0;
+	CHECK(take_slot(&a, 0) && take_slot(&b, 0), "slots");
+	pthread_create(&thread[0], NULL, contend, &a);
+	pthread_create(&thread[1], NULL, contend, &b);
+	pthread_join(thread[0], NULL);
+	pthread_join(thread[1], NULL);
+	ptg_host_close(host);
+	CHECK(!(word_of(&a, 0) & 1) && !(word_of(&b, 0) & 1), "closed when the host ends");
+	CHECK(a.turns->arbiter == 0, "nobody arbitrates any more, it says %d", a.turns->arbiter);
+}
+
+static bool has_two(const struct ptg_host_stats *s)
+{
+	return s->tenants == 2;
+}
+
+static bool has_one(const struct ptg_host_stats *s)
+{
+	return s->tenants == 1;
+}
+
+static bool has_none(const struct ptg_host_stats *s)
+{
+	return s->tenants == 0;
+}
+
+/* Hand-overs that come while the host runs, go, are left without a user, and are used again. */
+static void test_come_and_go(void)
+{
+	struct world w = world_make("come");
+	struct ptg_host *host = world_host(&w, PTG_HOST_FOREVER, 0);
+	struct hand a = hand_make(&w, "a", GATED30, NULL);
+	CHECK(take_slot(&a, 3), "slot");
+	take_turn(&a, 0, 3);
+	CHECK(a.turns->arbiter == getpid(), "arbiter %d", a.turns->arbiter);
+	struct hand b = hand_make(&w, "b", GATED30, NULL);
+	CHECK(take_slot(&b, 0), "slot");
+	take_turn(&b, 0, 0);
+	await_stat(host, has_two, "two tenants");
+	hand_leave(&b);
+	await_stat(host, has_one, "one is not used any more");
+	hand_remove(&b);
+	CHECK(log_waits(&w, "b: gone"), "the removed one is forgotten");
+	/* The watcher goes and comes again, as when its container starts anew. */
+	struct hand old = a;
+	hand_leave(&old);
+	await_stat(host, has_none, "nobody uses the other");
+	struct hand c = hand_make(&w, "c", GATED30, NULL);
+	take_slot(&c, 0);
+	take_turn(&c, 0, 0);
+	ptg_host_close(host);
+}
+
+/* Gated and not, live; and two devices of one tenant are two turns. */
+static void test_policy_flips(void)
+{
+	struct world w = world_make("flip");
+	struct hand a = hand_make(&w, "a", FREE, CARD2), b = hand_make(&w, "b", GATED30, NULL);
+	struct ptg_host *host = world_host(&w, PTG_HOST_FOREVER, 0);
+	CHECK(take_slot(&a, 0) && take_slot(&b, 0), "slots");
+	take_turn(&b, 0, 0);
+	await_open(&a, 0); /* without asking: it is not gated */
+	hand_share(&a, GATED30);
+	take_turn(&a, 0, 0);
+	take_turn(&a, 1, 0);
+	hand_share(&a, (struct share){100, 100, 100, PTG_CLASS_FIXED, true});
+	want(&a, 0, 0);
+	await_open(&a, 0);
+	CHECK(a.turns->turn[0].fallback > 0, "fallback %u", a.turns->turn[0].fallback);
+	hand_share(&a, FREE);
+	await_open(&a, 0);
+	await_open(&a, 1);
+	ptg_host_close(host);
+}
+
+/* More bells than one futex_waitv takes. */
+static void test_many(void)
+{
+	enum { MANY = 140 };
+	static struct hand h[MANY];
+	struct world w = world_make("many");
+	char name[16];
+	for (int i = 0; i < MANY; i++) {
+		snprintf(name, sizeof name, "h%d", i);
+		h[i] = hand_make(&w, name, GATED30, NULL);
+	}
+	struct ptg_host *host = world_host(&w, PTG_HOST_FOREVER, 0);
+	for (int i = 0; i < MANY; i += 23) {
+		take_slot(&h[i], 0);
+		take_turn(&h[i], 0, 0);
+	}
+	take_slot(&h[MANY - 1], 0);
+	take_turn(&h[MANY - 1], 0, 0);
+	take_slot(&h[0], 0);
+	take_turn(&h[0], 0, 0);
+	ptg_host_close(host);
+}
+
+int main(int argc, char **argv)
+{
+	uint32_t flags = argc > 1 && !strcmp(argv[1], "threads") ? PTG_HOST_NO_WAITV : 0;
+	test_one_at_a_time(flags);
+	if (flags)
+		return 0;
+	test_come_and_go();
+	test_policy_flips();
+	test_many();
+	return 0;
+}
