@@ -231,16 +231,16 @@ static void log_events(struct ptg_host *host)
 
 static bool publish_all(struct ptg_host *host, uint64_t now)
 {
-	bool closed = false, beat = now - host->beat_at >= BEAT_EVERY / 2;
+	bool again = false, beat = now - host->beat_at >= BEAT_EVERY / 2;
 	for (struct tenant *t = host->tenants; t; t = t->next)
 		if (t->turns) {
-			closed |= turns_publish(host, t, now, beat);
+			again |= turns_publish(host, t, now, beat);
 			if (!t->turns)
 				tenant_look_soon(t, now);
 		}
 	if (beat)
 		host->beat_at = now;
-	return closed;
+	return again;
 }
 
 /* When to go round again although nobody rings. */

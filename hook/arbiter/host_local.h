@@ -164,7 +164,8 @@ uint64_t claims_due(const struct tenant *t,
 /* host_turns.c */
 int turns_guard(void); /* once a process; 0 or -errno */
 bool turns_reset(struct tenant *t, int32_t arbiter); /* even words; false: the file is cut */
-bool turns_publish(struct ptg_host *host, struct tenant *t, uint64_t now, bool beat); /* whether a turn was closed */
+/* Whether the claims have to be read again before anybody sleeps: a turn was closed, or is watched from now on. */
+bool turns_publish(struct ptg_host *host, struct tenant *t, uint64_t now, bool beat);
 
 /* host_watch.c */
 int watch_open(struct ptg_host *host);

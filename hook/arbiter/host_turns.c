@@ -53,7 +53,7 @@ static uint32_t step_of(const struct account *a, bool open, const struct arb_tur
 	return turn->open && other ? 2 : 0;
 }
 
-/* Publish one account; whether its turn was closed. */
+/* Publish one account; whether what it did before it could see that has to be looked at: it rang no bell. */
 static bool publish(struct ptg_host *host, struct tenant *t, struct account *a, const struct arb_turn *turn,
                     uint64_t now)
 {
@@ -75,14 +75,15 @@ static bool publish(struct ptg_host *host, struct tenant *t, struct account *a, 
 			host->stats.opened += step == 1;
 		}
 	}
+	bool look = (step == 1 && !turn->open) || (turn->watched && !a->shown.watched);
 	a->shown = *turn;
-	return step == 1 && !turn->open;
+	return look;
 }
 
 static bool publish_all(struct ptg_host *host, struct tenant *t, uint64_t now, bool beat)
 {
 	static const struct arb_turn nothing;
-	bool closed = false;
+	bool look = false;
 	for (unsigned i = 0; i < t->policy.ndev; i++) {
 		struct account *a = &t->account[i];
 		if (a->device < 0 || (!a->served && !is_open(t, a)))
@@ -95,17 +96,17 @@ static bool publish_all(struct ptg_host *host, struct tenant *t, uint64_t now, b
 		if (beat || (differs && turn->open))
 			__atomic_store_n(&t->turns->turn[a->at].heartbeat_ns, now, __ATOMIC_RELAXED);
 		if (differs)
-			closed |= publish(host, t, a, turn, now);
+			look |= publish(host, t, a, turn, now);
 	}
-	return closed;
+	return look;
 }
 
 bool turns_publish(struct ptg_host *host, struct tenant *t, uint64_t now, bool beat)
 {
-	volatile bool closed = false, whole = false;
+	volatile bool look = false, whole = false;
 	if (!sigsetjmp(ptg_guard_back, 0)) {
 		ptg_guard_armed = 1;
-		closed = publish_all(host, t, now, beat);
+		look = publish_all(host, t, now, beat);
 		whole = true;
 	}
 	ptg_guard_armed = 0;
@@ -116,7 +117,7 @@ bool turns_publish(struct ptg_host *host, struct tenant *t, uint64_t now, bool b
 	}
 	/* Between the word of a closed turn and the next look at the claims. */
 	atomic_thread_fence(memory_order_seq_cst);
-	return closed;
+	return look;
 }
 
 /* Bring every word to even; who sleeps on one looks again. */

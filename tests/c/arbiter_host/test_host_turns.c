@@ -3,18 +3,19 @@
  * The decisions are the core's (tests/c/arbiter); here it is proved that claims reach it and words come back, that a word
  * is even before another's is odd while the first is drained, and that a policy that changes is followed. */
 #include <pthread.h>
+#include <sched.h>
 #include <string.h>
 
 #include "world.h"
 
 static uint32_t working; /* on the one card */
-static uint32_t turns_done;
+static uint32_t finished; /* contenders that have had all their turns */
 
 static void *contend(void *argument)
 {
 	struct hand *h = argument;
 	struct ptg_slot_turn *line = &h->ledger->turn[0][0];
-	for (int i = 0; i < 50; i++) {
+	for (int i = 0; i < 15; i++) {
 		for (;;) {
 			__atomic_store_n(&line->busy_ns, now_ns(), __ATOMIC_SEQ_CST);
 			if (word_of(h, 0) & 1)
@@ -26,11 +27,12 @@ static void *contend(void *argument)
 		begin(h, 0, 0);
 		uint32_t others = __atomic_fetch_add(&working, 1, __ATOMIC_SEQ_CST);
 		CHECK(others == 0, "%s works beside %u others", h->path, others);
-		while (word_of(h, 0) & 1 && turns_done < 1000000)
-			__atomic_fetch_add(&turns_done, 1, __ATOMIC_RELAXED); /* as if kernels were launched */
+		while (word_of(h, 0) & 1 && !__atomic_load_n(&finished, __ATOMIC_SEQ_CST))
+			sched_yield(); /* as if kernels were launched */
 		__atomic_fetch_sub(&working, 1, __ATOMIC_SEQ_CST);
 		finish(h, 0, 0);
 	}
+	__atomic_fetch_add(&finished, 1, __ATOMIC_SEQ_CST);
 	return NULL;
 }
 
@@ -41,7 +43,7 @@ static void test_one_at_a_time(uint32_t flags)
 	struct hand a = hand_make(&w, "a", GATED30, NULL), b = hand_make(&w, "b", GATED30, NULL);
 	struct ptg_host *host = world_host(&w, PTG_HOST_FOREVER, flags);
 	pthread_t thread[2];
-	turns_done = 0;
+	finished = 0;
 	CHECK(take_slot(&a, 0) && take_slot(&b, 0), "slots");
 	pthread_create(&thread[0], NULL, contend, &a);
 	pthread_create(&thread[1], NULL, contend, &b);

@@ -64,8 +64,8 @@ pid_t world_arbiter(const struct world *w, const char *idle, int *ready)
 	if (pid == 0) {
 		close(ends[0]);
 		snprintf(number, sizeof number, "%d", ends[1]);
-		execl(program, program, "--root", w->root, "--lock-dir", w->locks, "--log", w->log, "--ready-fd", number,
-		      "--idle-exit", idle, (char *)NULL);
+		execl(program, program, "--root", w->root, "--lock-dir", w->locks, "--log", w->log, "--ready-fd",
+		      number, "--idle-exit", idle, (char *)NULL);
 		_exit(127);
 	}
 	close(ends[1]);
@@ -136,7 +136,8 @@ static void *map(const char *dir, const char *name, size_t size, int protection,
 
 static void fill_device(struct ptg_policy_device *d, const char *uuid, unsigned turn, struct share share)
 {
-	snprintf(d->uuid, sizeof d->uuid, "%s", uuid);
+	if (d->uuid != uuid)
+		snprintf(d->uuid, sizeof d->uuid, "%s", uuid);
 	d->memory = d->physical = 1 << 30;
 	d->cores = share.cores;
 	d->ceiling = share.ceiling;
@@ -159,7 +160,11 @@ struct hand hand_make(const struct world *w, const char *name, struct share shar
 	struct ptg_turns turns = {PTG_TURNS_MAGIC, PTG_TURNS_LAYOUT, sizeof turns, card2 ? 2 : 1, 0, {0}, {{0}}};
 	file_write(h.path, "turns", &turns, sizeof turns);
 	struct ptg_ledger *image = calloc(1, sizeof *image);
-	*image = (struct ptg_ledger){PTG_LEDGER_MAGIC, PTG_LEDGER_LAYOUT, sizeof *image, card2 ? 2 : 1, PTG_SLOTS};
+	image->magic = PTG_LEDGER_MAGIC;
+	image->layout = PTG_LEDGER_LAYOUT;
+	image->size = sizeof *image;
+	image->ndev = card2 ? 2 : 1;
+	image->nslots = PTG_SLOTS;
 	file_write(h.path, "ledger", image, sizeof *image);
 	free(image);
 	struct ptg_policy empty = {0};

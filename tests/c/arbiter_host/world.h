@@ -41,7 +41,8 @@ struct share {
 #define FREE    ((struct share){0, 1000, 100, PTG_CLASS_BURST, false})
 
 struct world world_make(const char *name);
-struct ptg_host *world_host(const struct world *w, uint64_t idle_ns, uint32_t flags); /* running on a thread of its own */
+struct ptg_host *world_host(const struct world *w, uint64_t idle_ns,
+                            uint32_t flags); /* running on a thread of its own */
 struct ptg_host *world_open(const struct world *w, const char *root, uint64_t idle_ns, uint32_t flags);
 pid_t world_arbiter(const struct world *w, const char *idle, int *ready); /* the program; ready: its pipe */
 void world_ready(int fd, const char *line); /* wait for what --ready-fd says */
