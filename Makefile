@@ -10,16 +10,16 @@ CMAKE := $(BIN)/cmake -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -DPyt
 	-DPARTAGE_HEADERS=$(CURDIR)/build/headers
 SOAK ?= full
 
-.PHONY: help build demo test test-c test-python clients test-clients test-wheel sanitizers compilers soak bench bench-smoke docs \
+.PHONY: help build demo test test-c test-python clients test-clients test-gpu test-wheel sanitizers compilers soak bench bench-smoke docs \
 	picture lint format clean
 
 help:
 	@echo "make demo           two programs share a simulated 80 GB card; needs no GPU"
 	@echo "make test           every layer of tests that this machine can run; says what was skipped and why"
-	@echo "  test-c, test-python, test-clients: one layer; test-wheel: an installed wheel works without the checkout"
+	@echo "  test-c, test-python, test-clients, test-gpu: one layer; test-wheel: an installed wheel works without the checkout"
 	@echo "make build          .venv/bin/partage, build/lib/libvgpu.so, build/sim/{libcuda,libnvidia-ml}.so.1"
 	@echo "make soak           kills, mutated files, crowds of processes (SOAK=ci: the small counts)"
-	@echo "make bench          what a call costs (bench-smoke: a tenth of the counts, bounds checked)"
+	@echo "make bench          what a call costs, what shares are kept: hours, goes on where it was stopped (bench-smoke: minutes)"
 	@echo "make sanitizers     C tests under ASan+UBSan, then TSan; compilers: gcc and clang, warnings are errors"
 	@echo "make lint | format  check, or repair what a program can repair; docs: write the generated pages again"
 	@echo "make clean          remove everything that was built or installed here"
@@ -47,6 +47,9 @@ $(VENV)/.test: $(VENV)/.base
 $(VENV)/.clients: $(VENV)/.base
 	$(call install,demo test clients)
 
+$(VENV)/.bench: $(VENV)/.base
+	$(call install,test bench)
+
 $(VENV)/.lint: $(VENV)/.base
 	$(call install,lint test)
 
@@ -69,13 +72,16 @@ demo: $(VENV)/.demo
 
 # ---- tests --------------------------------------------------------------------------------------------------------------------
 test: build clients
-	@$(BIN)/python tools/layers.py $(BUILD) c python clients
+	@$(BIN)/python tools/layers.py $(BUILD) c python clients gpu
 
 test-c: build
 	@$(BIN)/python tools/layers.py $(BUILD) c
 
 test-python: build $(VENV)/.clients
 	@$(BIN)/python tools/layers.py $(BUILD) python
+
+test-gpu: build $(VENV)/.test
+	@$(BIN)/python tools/layers.py $(BUILD) gpu
 
 # What pip alone does not bring; says what it had to leave out
 clients: build $(VENV)/.clients
@@ -103,11 +109,16 @@ compilers: $(VENV)/.base
 soak: build $(VENV)/.clients
 	@PARTAGE_SOAK=$(SOAK) $(BIN)/python tools/layers.py $(BUILD) soak
 
-bench: build $(VENV)/.test
-	$(BIN)/python bench/calls.py
+bench: build $(VENV)/.bench
+	@mkdir -p $(BUILD)/reports
+	$(BIN)/python bench/calls.py --json $(BUILD)/reports/calls.json
+	$(BIN)/python bench/shares.py --resume $(BUILD)/reports/shares.jsonl
+	$(BIN)/python bench/shares.py --plot $(BUILD)/reports/shares.png
+	$(BIN)/python bench/virtbench.py --calls $(BUILD)/reports/calls.json --resume $(BUILD)/reports/shares.jsonl
 
 bench-smoke: build $(VENV)/.test
 	$(BIN)/python bench/calls.py --smoke --check
+	$(BIN)/python bench/shares.py --smoke --check
 
 # ---- documents ------------------------------------------------------------------------------------------------------------------
 docs: build $(VENV)/.demo

@@ -79,13 +79,18 @@ static struct worker *self;
 static const struct load *load;
 static struct side side[2];
 
-static _Noreturn void give_up(const char *what, int code)
+static _Noreturn void give_up(const char *what, CUresult code)
 {
+	char words[160];
+	if (code == CUDA_SUCCESS)
+		snprintf(words, sizeof(words), "%s", what);
+	else
+		snprintf(words, sizeof(words), "%s gave %d", what, code);
 	if (!self) {
-		fprintf(stderr, "loads: %s gave %d\n", what, code);
+		fprintf(stderr, "loads: %s\n", words);
 		exit(1);
 	}
-	snprintf(self->error, sizeof(self->error), "%s gave %d", what, code);
+	memcpy(self->error, words, sizeof(words));
 	atomic_store(&self->ready, 2);
 	load_settled(order);
 	_exit(1);
@@ -94,8 +99,10 @@ static _Noreturn void give_up(const char *what, int code)
 static void *symbol(void *driver, const char *name)
 {
 	void *function = dlsym(driver, name);
-	if (!function)
-		give_up(name, -1);
+	if (!function) {
+		fprintf(stderr, "loads: the driver has no %s\n", name);
+		give_up("a driver too old for this program", CUDA_SUCCESS);
+	}
 	return function;
 }
 
@@ -103,7 +110,7 @@ static void load_driver(void)
 {
 	void *driver = dlopen("libcuda.so.1", RTLD_NOW);
 	if (!driver)
-		give_up(dlerror(), -1);
+		give_up(dlerror(), CUDA_SUCCESS);
 #define FIND(name) driver_##name = (__typeof__(&name))symbol(driver, #name)
 	FIND(cuInit);
 	FIND(cuDevicePrimaryCtxRetain);

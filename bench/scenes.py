@@ -20,7 +20,7 @@ from tenants import BenchError, cpu_ns, shares_between
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tenants import Look, Stage
+    from tenants import Look, Stage, Tenancy
 
 MS: Final = 1_000_000
 SETTLE_S: Final = 0.5  # after a change of shares
@@ -57,7 +57,7 @@ class Seen:
             self.missed.append(f"{name} {value:.2f}, at most {most:g}")
 
 
-def window(stage: Stage, seconds: float) -> Seen:
+def window(stage: Tenancy, seconds: float) -> Seen:
     """Look at the tenants, wait, look again."""
     arbiter = stage.arbiter()
     spent = cpu_ns(arbiter) if arbiter else 0
@@ -90,7 +90,7 @@ def wait(stage: Stage, plan: Plan) -> Seen:
     return seen
 
 
-def step(stage: Stage, plan: Plan) -> Seen:
+def step(stage: Tenancy, plan: Plan) -> Seen:
     """30/70 becomes 60/40 while they run; the window begins half a second after the change."""
     stage.say("go")
     time.sleep(plan.warmup)
@@ -105,7 +105,7 @@ def step(stage: Stage, plan: Plan) -> Seen:
     return seen
 
 
-def change(stage: Stage) -> int:
+def change(stage: Tenancy) -> int:
     """Make 60/40 of 30/70, the smaller first: together they are never more than the card. Returns when it was done."""
     if stage.system.is_ours:
         stage.resize(1, 40)
@@ -113,7 +113,7 @@ def change(stage: Stage) -> int:
     return time.monotonic_ns()
 
 
-def film(stage: Stage, plan: Plan) -> tuple[list[Look], int]:
+def film(stage: Tenancy, plan: Plan) -> tuple[list[Look], int]:
     """Run the step and look every 50 ms, for a picture; returns the looks and when the change was done."""
     stage.say("go")
     time.sleep(plan.warmup)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
+import hashlib
 import json
 import signal
 import sys
@@ -53,6 +54,7 @@ class Row:
     arbiter_percent: float | None = None
     figures: dict[str, float] = field(default_factory=dict)
     missed: list[str] = field(default_factory=list)
+    binaries: str = ""
 
     @property
     def error(self) -> float:
@@ -66,11 +68,24 @@ def jain(parts: list[float]) -> float:
     return sum(parts) ** 2 / (len(parts) * squares) if squares else 1.0
 
 
+def fingerprint(build: Path, system: System) -> str:
+    """Return a short hash of the binaries that a row depends on: rows of an older build are measured again."""
+    files = [build / "sim" / "libcuda.so.1", build / "bench" / "loads"]
+    if system.is_ours:
+        files += [build / "lib" / "libvgpu.so", *sorted(build.rglob("partage-arbiter"))]
+    elif system.path:
+        files.append(system.path)
+    total = hashlib.sha256()
+    for file in files:
+        total.update(file.read_bytes() if file.is_file() else b"")
+    return total.hexdigest()[:12]
+
+
 class Book:
     """Rows that have been measured, in memory and in the file of --resume."""
 
-    def __init__(self, path: Path | None) -> None:
-        self.path = path
+    def __init__(self, path: Path | None, build: Path) -> None:
+        self.path, self.build = path, build
         self.rows: dict[tuple[str, str], Row] = {}
         if path and path.exists():
             for line in path.read_text().splitlines():
@@ -80,10 +95,12 @@ class Book:
     def find(self, cell: str, system: System, seconds: float) -> Row | None:
         """Return the row of a cell that was measured for at least so long."""
         row = self.rows.get((cell, system.name))
-        return row if row and row.seconds >= seconds else None
+        fits = row and row.seconds >= seconds and row.binaries == fingerprint(self.build, system)
+        return row if fits else None
 
-    def add(self, row: Row) -> None:
+    def add(self, row: Row, system: System) -> None:
         """Keep a row."""
+        row.binaries = fingerprint(self.build, system)
         self.rows[row.cell, row.system] = row
         if self.path:
             with self.path.open("a") as file:
@@ -111,7 +128,7 @@ class Bench:
         if row is None:
             seen = self.play(replace(cell, scene="steady"), NONE, plan)
             row = row_of(cell, NONE, plan, seen, seen.got)
-            self.book.add(row)
+            self.book.add(row, NONE)
         return row.got
 
     def asked(self, tenant: Tenant, share: float) -> float:
@@ -133,7 +150,7 @@ class Bench:
         if plain:
             row.of_none = sum(row.got) / min(plain, sum(asked))
         judge(cell, row, self.wide)
-        self.book.add(row)
+        self.book.add(row, system)
         return row
 
 
@@ -273,7 +290,12 @@ def main() -> int:
         print("\n".join(cell.name for cell in matrix()))
         return 0
     plan = SMOKE_PLAN if arguments.smoke else Plan(arguments.warmup, arguments.seconds)
-    bench = Bench(arguments.build.resolve(), Book(arguments.resume), plan, wide=WIDE if arguments.smoke else 1.0)
+    bench = Bench(
+        arguments.build.resolve(),
+        Book(arguments.resume, arguments.build.resolve()),
+        plan,
+        wide=WIDE if arguments.smoke else 1.0,
+    )
     rows: list[Row] = []
     try:
         system = system_of(arguments.shim)

@@ -148,19 +148,13 @@ class Container:
         self._process.stdout.close()
 
 
-class Stage:
-    """A simulated machine of a cell's own, its containers, and the looks at them."""
+class Tenancy:
+    """The containers of a cell under a system, started together; Stage and Card say on which device."""
 
     def __init__(self, cell: Cell, system: System, build: Path, scratch: Path) -> None:
         self.cell, self.system, self.build, self.scratch = cell, system, build, scratch
-        self.environment = self._environment()
-        self._machine_path = create(
-            profiles.find(PROFILE), scratch / "sim" / "machine", seed=secrets.randbits(32)
-        )  # UUIDs of its own: no other machine's arbiter feels meant
+        self.environment = clean_environment(build, scratch) | self.settings()
         self.containers: list[Container] = []
-        self.machine = Machine(self._machine_path)
-        self.slots: list[list[int]] = []
-        self._devices = [[int(device) for device in tenant.devices.split(",")] for tenant in cell.tenants]
 
     def __enter__(self) -> Self:
         try:
@@ -168,8 +162,8 @@ class Stage:
                 self.containers.append(self._start(tenant, len(self.containers)))
             for container in self.containers:
                 container.meet()
-            self.slots = [self._slots_of(container) for container in self.containers]
             self._check_library()
+            self.met()
         except BaseException:
             self.__exit__()
             raise
@@ -180,46 +174,33 @@ class Stage:
             container.say("stop")
         for container in self.containers:
             container.close()
-        self.machine.close()
 
-    def _environment(self) -> dict[str, str]:
-        unwanted = ("PARTAGE_", "CUDA_", "LD_", "NULL_DRIVER")
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(unwanted)}
-        return kept | {
-            "XDG_RUNTIME_DIR": str(self.scratch),
-            "PARTAGE_SIM_DIR": str(self.scratch / "sim"),
-            "PARTAGE_SIM_FORCE": "1",
-            "PARTAGE_SIM_LIBRARIES": str(self.build / "sim"),
-            "PARTAGE_LIBRARY": str(self.build / "lib" / "libvgpu.so"),
-            "PYTHONPATH": os.pathsep.join(filter(None, [str(package_root()), os.environ.get("PYTHONPATH")])),
-        }
+    def settings(self) -> dict[str, str]:
+        """Return what every container's environment has beside the clean one."""
+        return {}
+
+    def outside(self, tenant: Tenant, number: int) -> dict[str, str]:
+        """Return what the environment of a container has that is not started by `partage run`."""
+        return foreign_limits(self.system, tenant, self.scratch, number)
+
+    def loops(self, tenant: Tenant) -> int:
+        """Return the loops of a kernel of the tenant; 0: the device is told the time."""
+        del tenant
+        return 0
+
+    def met(self) -> None:
+        """Do what is due once all containers stand before their first launch."""
+
+    def look(self) -> Look:
+        """Return what each tenant got so far."""
+        raise NotImplementedError
 
     def _start(self, tenant: Tenant, number: int) -> Container:
-        program = [str(self.build / "bench" / "loads"), *tenant.load.arguments(tenant.processes)]
-        environment = dict(self.environment)
+        arguments = tenant.load.arguments(tenant.processes, self.loops(tenant))
+        program = [str(self.build / "bench" / "loads"), *arguments]
         if self.system.is_ours:
-            return Container([*partage("run", *share_of(tenant)), "--", *program], environment)
-        environment["LD_LIBRARY_PATH"] = str(self.build / "sim")
-        environment["CUDA_VISIBLE_DEVICES"] = tenant.devices
-        if self.system.path:
-            environment["LD_PRELOAD"] = str(self.system.path)
-            environment["CUDA_DEVICE_MEMORY_LIMIT"] = "8g"
-            environment["CUDA_DEVICE_SM_LIMIT"] = f"{tenant.cores or 100:.0f}"
-            environment["CUDA_DEVICE_MEMORY_SHARED_CACHE"] = str(self.scratch / f"cache-{number}")
-            environment["GPU_CORE_UTILIZATION_POLICY"] = "force"
-        return Container(program, environment)
-
-    def _slots_of(self, container: Container) -> list[int]:
-        wanted = set(container.pids)
-        found: list[int] = []
-        for slot in range(lib.SIM_CLIENTS):
-            if len(found) == len(wanted):
-                break
-            if self.machine.read("int32_t", "client", slot, "pid") in wanted and self.machine.alive(slot):
-                found.append(slot)
-        if len(found) != len(wanted):
-            raise BenchError(f"{len(wanted)} processes started, {len(found)} of them use the simulated device")
-        return found
+            return Container([*partage("run", *share_of(tenant)), "--", *program], self.environment)
+        return Container(program, self.environment | self.outside(tenant, number))
 
     def _check_library(self) -> None:
         """See that a preloaded library is really in the processes: the loader leaves one out with a line on stderr."""
@@ -227,8 +208,7 @@ class Stage:
         if path is None:
             return
         for container in self.containers:
-            maps = Path(f"/proc/{container.pids[0]}/maps").read_text()
-            if str(path.resolve()) not in maps and path.name not in maps:
+            if path.name not in Path(f"/proc/{container.pids[0]}/maps").read_text():
                 raise BenchError(f"{path} was not loaded into the program: it cannot be preloaded")
 
     # ---- orders and looks ----
@@ -243,19 +223,6 @@ class Stage:
         self.say("pause")
         for container in self.containers:
             container.answer("paused")
-
-    def look(self) -> Look:
-        """Read what each tenant got so far."""
-        at = time.monotonic_ns()
-        busy = [
-            sum(self.busy_of(slot, device) for slot in slots for device in devices) // len(devices)
-            for slots, devices in zip(self.slots, self._devices, strict=True)
-        ]
-        return Look(at, tuple(busy))
-
-    def busy_of(self, slot: int, device: int) -> int:
-        """Return the busy ns of one process so far."""
-        return int(self.machine.read("uint64_t", "client", slot, "device", device, "busy_ns"))
 
     def resize(self, number: int, cores: float) -> None:
         """Change the cores of a running tenant, as a user would."""
@@ -277,6 +244,85 @@ class Stage:
             return None
         pid = int(ffi.from_buffer("struct ptg_turns *", data[: ffi.sizeof("struct ptg_turns")]).arbiter)
         return pid if pid > 0 and Path(f"/proc/{pid}").exists() else None
+
+
+class Stage(Tenancy):
+    """A simulated machine of a cell's own, its containers, and looks at what its engine did for whom."""
+
+    def __init__(self, cell: Cell, system: System, build: Path, scratch: Path) -> None:
+        super().__init__(cell, system, build, scratch)
+        # UUIDs of its own: no other machine's arbiter feels meant
+        self.machine = Machine(create(profiles.find(PROFILE), scratch / "sim" / "machine", seed=secrets.randbits(32)))
+        self.slots: list[list[int]] = []
+        self._devices = [[int(device) for device in tenant.devices.split(",")] for tenant in cell.tenants]
+
+    def __exit__(self, *_: object) -> None:
+        super().__exit__()
+        self.machine.close()
+
+    def settings(self) -> dict[str, str]:
+        """Return where the machine is."""
+        return {
+            "PARTAGE_SIM_DIR": str(self.scratch / "sim"),
+            "PARTAGE_SIM_FORCE": "1",
+            "PARTAGE_SIM_LIBRARIES": str(self.build / "sim"),
+        }
+
+    def outside(self, tenant: Tenant, number: int) -> dict[str, str]:
+        """Return the limits of a foreign library, and the simulated driver."""
+        return super().outside(tenant, number) | {"LD_LIBRARY_PATH": str(self.build / "sim")}
+
+    def met(self) -> None:
+        """Find the processes on the simulated machine."""
+        self.slots = [self._slots_of(container) for container in self.containers]
+
+    def look(self) -> Look:
+        """Read what each tenant got so far."""
+        at = time.monotonic_ns()
+        busy = [
+            sum(self.busy_of(slot, device) for slot in slots for device in devices) // len(devices)
+            for slots, devices in zip(self.slots, self._devices, strict=True)
+        ]
+        return Look(at, tuple(busy))
+
+    def busy_of(self, slot: int, device: int) -> int:
+        """Return the busy ns of one process so far."""
+        return int(self.machine.read("uint64_t", "client", slot, "device", device, "busy_ns"))
+
+    def _slots_of(self, container: Container) -> list[int]:
+        wanted = set(container.pids)
+        found: list[int] = []
+        for slot in range(lib.SIM_CLIENTS):
+            if len(found) == len(wanted):
+                break
+            if self.machine.read("int32_t", "client", slot, "pid") in wanted and self.machine.alive(slot):
+                found.append(slot)
+        if len(found) != len(wanted):
+            raise BenchError(f"{len(wanted)} processes started, {len(found)} of them use the simulated device")
+        return found
+
+
+def clean_environment(build: Path, scratch: Path) -> dict[str, str]:
+    """Return this process's environment without what concerns devices, with a runtime directory and our build."""
+    unwanted = ("PARTAGE_", "CUDA_", "LD_", "NULL_DRIVER")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(unwanted)}
+    return kept | {
+        "XDG_RUNTIME_DIR": str(scratch),
+        "PARTAGE_LIBRARY": str(build / "lib" / "libvgpu.so"),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(package_root()), os.environ.get("PYTHONPATH")])),
+    }
+
+
+def foreign_limits(system: System, tenant: Tenant, scratch: Path, number: int) -> dict[str, str]:
+    """Return the settings of a tenant without `partage run`: its devices, and what a foreign library reads."""
+    settings = {"CUDA_VISIBLE_DEVICES": tenant.devices}
+    if system.path:
+        settings["LD_PRELOAD"] = str(system.path)
+        settings["CUDA_DEVICE_MEMORY_LIMIT"] = "8g"
+        settings["CUDA_DEVICE_SM_LIMIT"] = f"{tenant.cores or 100:.0f}"
+        settings["CUDA_DEVICE_MEMORY_SHARED_CACHE"] = str(scratch / f"cache-{number}")
+        settings["GPU_CORE_UTILIZATION_POLICY"] = "force"
+    return settings
 
 
 def share_of(tenant: Tenant) -> list[str]:
