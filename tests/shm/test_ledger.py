@@ -165,6 +165,7 @@ def test_names_are_safe_on_a_terminal(tenant):
 
 
 @given(st.binary(max_size=64))
+@example(b"\0" * module.READ_SIZE)
 @example(b"\0" * module.SIZE)
 def test_no_byte_string_raises_anything_but_ledger_error(data):
     with pytest.raises(LedgerError):

@@ -6,7 +6,8 @@
 from partage.shm.files import OPEN_FLAGS
 from partage.shm.ledger import Ledger, LedgerDevice, Slot, SlotDevice, WatchedLedger, create_ledger, read_ledger
 from partage.shm.policy import MAX_DEVICES, Policy, PolicyDevice, PolicyFile, read_policy
-from partage.shm.turns import create_turns, read_turns_size
+from partage.shm.turn_lines import SlotTurn, read_turn_lines
+from partage.shm.turns import Turn, Turns, create_turns, read_turns, read_turns_size
 
 __all__ = [
     "MAX_DEVICES",
@@ -18,10 +19,15 @@ __all__ = [
     "PolicyFile",
     "Slot",
     "SlotDevice",
+    "SlotTurn",
+    "Turn",
+    "Turns",
     "WatchedLedger",
     "create_ledger",
     "create_turns",
     "read_ledger",
     "read_policy",
+    "read_turn_lines",
+    "read_turns",
     "read_turns_size",
 ]

@@ -2,7 +2,8 @@
 
 Every byte of it is a tenant's claim. Readers use pread, so a truncated file is an error and never a SIGBUS; each index
 is bounds-checked; names are reduced to printable text before they can reach a terminal. Called by the watcher of
-`partage run` and the agent (`WatchedLedger`), by `partage top` and `resize` (`read_ledger`).
+`partage run` and the agent (`WatchedLedger`), by `partage top` and `resize` (`read_ledger`). What processes say to the
+arbiter lies behind the slots and is not read here, but by `partage.shm.turn_lines`.
 
 Every defect is a LedgerError; nothing in a file can raise anything else.
 """
@@ -31,7 +32,7 @@ SIZE: Final[int] = ffi.sizeof("struct ptg_ledger")
 UNIT: Final[int] = lib.PTG_UNIT
 SLOTS: Final[int] = lib.PTG_SLOTS
 _HEADER: Final[int] = ffi.offsetof("struct ptg_ledger", "slot")
-_TURNS: Final[int] = ffi.offsetof("struct ptg_ledger", "turn")
+READ_SIZE: Final[int] = ffi.offsetof("struct ptg_ledger", "turn")  # header and slots: what a look needs
 _SLOT: Final[int] = ffi.sizeof("struct ptg_slot")
 _BELL: Final[int] = ffi.offsetof("struct ptg_ledger", "doorbell")
 _FAREWELLS: Final = 100  # rings to end the listener, 10 ms apart
@@ -116,9 +117,9 @@ def create_ledger(path: Path, uuids: Sequence[str]) -> None:
 
 
 def decode(data: bytes, where: str = "in memory") -> Ledger:
-    """Return the snapshot in `data`; raises LedgerError where it is short, foreign or absurd."""
-    if len(data) < SIZE:
-        raise _defect(where, f"{len(data)} bytes", f"a ledger has {SIZE}")
+    """Return the snapshot in `data`, the file's beginning; raises LedgerError where it is short, foreign or absurd."""
+    if len(data) < READ_SIZE:
+        raise _defect(where, f"{len(data)} bytes", f"header and slots have {READ_SIZE}")
     source = ffi.from_buffer("struct ptg_ledger *", data)
     if (source.magic, source.layout, source.size) != (lib.PTG_LEDGER_MAGIC, lib.PTG_LEDGER_LAYOUT, SIZE):
         found = f"magic {source.magic:#x}, layout {source.layout}, size {source.size}"
@@ -126,7 +127,7 @@ def decode(data: bytes, where: str = "in memory") -> Ledger:
     if source.ndev > lib.PTG_DEVICES or source.nslots != SLOTS:
         raise _defect(where, f"{source.ndev} devices, {source.nslots} slots", f"at most {lib.PTG_DEVICES}, {SLOTS}")
     count = source.ndev
-    states = memoryview(data)[_HEADER:_TURNS].cast("I")[:: _SLOT // 4].tolist()
+    states = memoryview(data)[_HEADER:READ_SIZE].cast("I")[:: _SLOT // 4].tolist()
     used = [index for index, state in enumerate(states) if state == lib.PTG_SLOT_USED]
     return Ledger(
         devices=tuple(_decode_device(source, i) for i in range(count)),
@@ -170,6 +171,16 @@ def _decode_share(source: Any, index: int, device: int) -> SlotDevice:
     return SlotDevice((mine >> lib.PTG_USED_SHIFT) * UNIT, share.context * UNIT, share.refused)
 
 
+def _snapshot(fd: int, path: Path) -> Ledger:
+    try:
+        size = os.fstat(fd).st_size
+        if size < SIZE:
+            raise _defect(str(path), f"{size} bytes", f"a ledger has {SIZE}")
+        return decode(os.pread(fd, READ_SIZE, 0), str(path))
+    except OSError as error:
+        raise _defect(str(path), error.strerror or error, "a regular file") from error
+
+
 def read_ledger(path: Path) -> Ledger:
     """Return a snapshot of the ledger at `path`; raises LedgerError."""
     try:
@@ -177,9 +188,7 @@ def read_ledger(path: Path) -> Ledger:
     except OSError as error:
         raise _defect(str(path), error.strerror or error, "a readable file") from error
     try:
-        return decode(os.pread(fd, SIZE, 0), str(path))
-    except OSError as error:
-        raise _defect(str(path), error.strerror or error, "a regular file") from error
+        return _snapshot(fd, path)
     finally:
         os.close(fd)
 
@@ -218,10 +227,7 @@ class WatchedLedger:
 
     def read(self) -> Ledger:
         """Return a snapshot; raises LedgerError."""
-        try:
-            return decode(os.pread(self._fd, SIZE, 0), str(self.path))
-        except OSError as error:
-            raise _defect(str(self.path), error.strerror or error, "a regular file") from error
+        return _snapshot(self._fd, self.path)
 
     def is_alive(self, index: int) -> bool:
         """Whether the slot's lock is held: by its process, or for a moment by whoever reclaims it."""

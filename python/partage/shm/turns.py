@@ -1,10 +1,14 @@
-"""The turns file: whose turn it is. The arbiter writes it; here it is only made, before the policy becomes valid."""
+"""The turns file: whose turn it is. The arbiter writes it; here it is made, before the policy becomes valid, and read.
+
+`partage top` and `doctor` read it: who is charged how much, whether an arbiter answers.
+"""
 
 from __future__ import annotations
 
 import os
 import struct
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 from partage._abi import ffi, lib
 from partage.shm.files import OPEN_FLAGS
@@ -27,8 +31,35 @@ def create_turns(path: Path, ndev: int) -> None:
         os.close(fd)
 
 
-def read_turns_size(path: Path) -> int | None:
-    """Return the number of devices in the turns file at `path`; None where it is missing, short or foreign."""
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A container's turn on one device. Moments are ns of CLOCK_MONOTONIC; `fallback` is permille, 0 = the policy's."""
+
+    is_open: bool
+    is_watched: bool
+    is_short: bool
+    serial: int
+    deadline_ns: int
+    heartbeat_ns: int
+    outstanding_us: int
+    fallback: int
+    charged_ns: int
+
+    def is_answered(self, now: int) -> bool:
+        """Whether an arbiter has given a sign of life within its patience before `now` (it gives none while idle)."""
+        return bool(self.heartbeat_ns) and now - self.heartbeat_ns <= lib.PTG_PATIENCE_NS
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """A snapshot of the file: the arbiter's pid in its own namespace (0: none came yet), a turn per device."""
+
+    arbiter: int
+    turns: tuple[Turn, ...]
+
+
+def read_turns(path: Path) -> Turns | None:
+    """Return the turns file at `path`; None where it is missing, short or foreign."""
     try:
         fd = os.open(path, os.O_RDONLY | OPEN_FLAGS)
     except OSError:
@@ -45,4 +76,24 @@ def read_turns_size(path: Path) -> int | None:
     head = (image.magic, image.layout, image.size)
     if head != (lib.PTG_TURNS_MAGIC, lib.PTG_TURNS_LAYOUT, SIZE) or image.ndev > lib.PTG_DEVICES:
         return None
-    return int(image.ndev)
+    return Turns(image.arbiter, tuple(_turn(image.turn[i]) for i in range(image.ndev)))
+
+
+def _turn(turn: Any) -> Turn:
+    return Turn(
+        is_open=bool(turn.word & 1),
+        is_watched=bool(turn.flags & lib.PTG_TURN_WATCHED),
+        is_short=bool(turn.flags & lib.PTG_TURN_SHORT),
+        serial=turn.serial,
+        deadline_ns=turn.deadline_ns,
+        heartbeat_ns=turn.heartbeat_ns,
+        outstanding_us=turn.outstanding_us,
+        fallback=turn.fallback,
+        charged_ns=turn.charged_ns,
+    )
+
+
+def read_turns_size(path: Path) -> int | None:
+    """Return the number of devices in the turns file at `path`; None where it is missing, short or foreign."""
+    found = read_turns(path)
+    return None if found is None else len(found.turns)
