@@ -142,7 +142,7 @@ void arb_settle(struct arb_device_state *d, uint64_t now);
 /* choice.c */
 bool arb_before(const struct arb_account *a, const struct arb_account *b);
 struct arb_account *arb_choose(struct arb *arb, struct arb_device_state *d);
-bool arb_gang_kept(struct arb *arb, const struct arb_tenant_state *t);
+bool arb_gang_kept(struct arb *arb, const struct arb_tenant_state *t, const struct arb_device_state *but);
 /* turn.c */
 void arb_open(struct arb_account *a, enum arb_role role, uint64_t now);
 void arb_close(struct arb_account *a, uint64_t now);

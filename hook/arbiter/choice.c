@@ -89,14 +89,14 @@ struct arb_account *arb_choose(struct arb *arb, struct arb_device_state *d)
 	return best;
 }
 
-/* On every device of its gang the tenant is next or has work in flight, and no turn is being waited for. */
-bool arb_gang_kept(struct arb *arb, const struct arb_tenant_state *t)
+/* On every device of its gang but `but` the tenant is next or has work in flight, and no turn is being waited for. */
+bool arb_gang_kept(struct arb *arb, const struct arb_tenant_state *t, const struct arb_device_state *but)
 {
 	for (int rank = 0; rank < arb->devices; rank++) {
 		const struct arb_device_state *d = arb->order[rank];
 		const struct arb_account *a = t->account[d->index];
 
-		if (!a || (!(t->gang >> rank & 1) && a->role != ARB_RESERVED))
+		if (!a || d == but || (!(t->gang >> rank & 1) && a->role != ARB_RESERVED))
 			continue;
 		if (a->role < ARB_RESERVED && !arb_in_flight(a))
 			return false;

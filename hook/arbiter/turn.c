@@ -172,7 +172,7 @@ void arb_start_turns(struct arb *arb, struct arb_device_state *d, uint64_t now)
 	struct arb_account *h = d->holder;
 	struct arb_tenant_state *t;
 
-	if (!h || h->role != ARB_RESERVED || !arb_gang_kept(arb, h->owner))
+	if (!h || h->role != ARB_RESERVED || !arb_gang_kept(arb, h->owner, NULL))
 		return;
 	t = h->owner;
 	for (int i = 0; i < arb->devices; i++)
