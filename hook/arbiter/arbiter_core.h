@@ -34,6 +34,7 @@
 #define ARB_GAP_CHECK   (2 * ARB_MS)   /* how often a holder of short pauses is looked at */
 #define ARB_MISSED      (20 * ARB_MS)  /* who did not use its turn is passed over for this long, doubled each time */
 #define ARB_GANG        (1000 * ARB_MS) /* devices that a tenant used within this are given to it together */
+#define ARB_REPORT      (10000 * ARB_MS) /* an account with kernels longer than the guard is reported once in this */
 #define ARB_SOON        (100000)       /* ns: arb_decide() asks to be called no sooner than this */
 #define ARB_STEP        (10000 * ARB_MS) /* more time than this at once is taken as this: no overflow */
 #define ARB_EVENTS      64
@@ -73,6 +74,7 @@ struct arb_account {
 	uint64_t seen;     /* of the claim's time in flight, up to the latest settlement */
 	uint64_t gap;      /* ns: moving average of its pauses while open */
 	uint64_t missed_until;
+	uint64_t reported_at; /* as undrained */
 	unsigned missed;
 	uint64_t from, to; /* in flight within the step being settled */
 };

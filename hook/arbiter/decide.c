@@ -86,19 +86,13 @@ static uint64_t holder_at(const struct arb_device_state *d, uint64_t now)
 
 	if (!h || h->role != ARB_HOLDER)
 		return at;
-	if (h->claim.busy) {
-		if (d->active > 1 || h->share.ceiling < 1000 ||
-		    (h->kind == ARB_RIGHT_GUARANTEED && h->share.cores < 1000))
-			at = now + (d->quantum > h->spent ? d->quantum - h->spent : 0);
-		if (d->waiting && h->gap && h->gap < ARB_GAP_SHORT)
-			at = arb_least(at, now + ARB_GAP_CHECK);
-	} else if (d->active > 1) {
-		at = arb_most(h->began_at + d->quantum, now);
-		if (!arb_pausing(h, now))
-			at = arb_least(at, h->used ? now + ARB_GAP_CHECK
-			                           : h->opened_at + (h->claim.wants ? ARB_GRACE : ARB_GAP_SHORT));
-	}
-	return at;
+	if (d->active > 1 || h->share.ceiling < 1000 || (h->kind == ARB_RIGHT_GUARANTEED && h->share.cores < 1000))
+		at = h->claim.busy ? now + arb_since(d->quantum, h->spent) : arb_most(h->began_at + d->quantum, now);
+	if (!d->waiting)
+		return at;
+	if (!h->used)
+		return arb_least(at, h->opened_at + (h->claim.wants ? ARB_GRACE : ARB_GAP_SHORT));
+	return h->gap && h->gap < ARB_GAP_SHORT ? arb_least(at, now + ARB_GAP_CHECK) : at;
 }
 
 static uint64_t next_look(const struct arb_device_state *d, uint64_t now)

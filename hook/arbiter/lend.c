@@ -65,8 +65,8 @@ static void open_recent(struct arb_device_state *d, uint64_t now)
 void arb_lend(struct arb *arb, struct arb_device_state *d, uint64_t now)
 {
 	struct arb_account *h = d->holder, *borrower, *waiter;
-	const bool lent =
-	        h && (h->role == ARB_RESERVED ? !arb_gang_kept(arb, h->owner, d) : d->active > 1 && arb_pausing(h, now));
+	const bool lent = h && (h->role == ARB_RESERVED ? !arb_gang_kept(arb, h->owner, d)
+	                                                : d->active > 1 && arb_pausing(h, now));
 
 	borrower = lent ? best_of(d, false, now) : NULL;
 	if (!lent || borrower) {

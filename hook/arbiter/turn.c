@@ -84,7 +84,10 @@ void arb_drain(struct arb *arb, struct arb_device_state *d, uint64_t now)
 		} else if (a->draining && now - a->closed_at >= ARB_GUARD) {
 			a->draining = false;
 			a->undrained = true;
-			arb_report(arb, ARB_EVENT_UNDRAINED, a, now - a->closed_at);
+			if (d->waiting && now - a->reported_at >= ARB_REPORT) {
+				a->reported_at = now;
+				arb_report(arb, ARB_EVENT_UNDRAINED, a, now - a->closed_at);
+			}
 		} else if (!a->draining && !a->undrained && a->claim.busy && a->claim.degraded) {
 			a->draining = true;
 			a->closed_at = now;
