@@ -104,7 +104,7 @@ def draw_top(directory: Path) -> None:
             for player, size in ((numba, 9 * GI), (numba, 20 * GI), (bindings, 30 * GI), (peer, 5 * GI)):
                 player.ask("hold", bytes=size)
                 demo.settle(stage, player)
-            draw("partage top", directory / "top.svg", top.render(top.look(), COLUMNS))
+            draw("partage top", directory / "top.svg", top.render(top.look_twice(), COLUMNS))
         finally:
             for player in stage.players:
                 player.stop()

@@ -25,7 +25,9 @@ def test_shares_and_their_processes_are_shown(machine):
     (share,) = shown["shares"]
     assert (share["used"], share["limit"], share["cores"]) == (3 * GIB, 24 * GIB, 300)
     assert (share["share_class"], share["priority"], share["enforcement"]) == ("fixed", 0, "shim")
-    assert (share["compute_got"], share["state"], share["note"]) == (None, "open", "")
+    assert (share["compute_got"], share["got_by"], share["state"], share["note"]) == (0, "nvml", "open", "")
+    assert (share["ceiling"], share["degraded"], share["trend"]) == (300, False, [0])
+    assert shown["interval_ns"] > 0
     (process,) = share["processes"]
     assert (process["pid"], process["used"], process["refused"]) == (program.pid, 3 * GIB, 1)
     (device,) = shown["devices"]
@@ -57,7 +59,8 @@ def test_a_truncated_ledger_is_a_note(machine):
 
 def test_looking_makes_no_machine(machine):
     result = machine.partage("top", "--json")
-    assert json.loads(result.stdout) == {"devices": [], "notes": [], "shares": []}
+    shown = json.loads(result.stdout)
+    assert (shown["devices"], shown["notes"], shown["shares"], shown["interval_ns"]) == ([], [], [], 0)
     assert not Path(machine.environment["PARTAGE_SIM_DIR"], "machine").exists()
 
 

@@ -14,6 +14,7 @@ from partage._abi import ffi, lib
 from partage.shm import create_ledger
 
 UUID = "GPU-00000000-0000-0000-0000-000000000001"
+LINE = ffi.sizeof("struct ptg_slot_turn")
 
 
 class Tenant:
@@ -65,6 +66,25 @@ class Tenant:
         ffi.release(self.ledger)
         self._map.close()
         os.close(self.fd)
+
+
+def write_line(path, device, slot, **values):
+    """Write what a process says to the arbiter on one device."""
+    line = ffi.new("struct ptg_slot_turn *", values)
+    with path.open("r+b") as file:
+        file.seek(ffi.offsetof("struct ptg_ledger", "turn") + (device * lib.PTG_SLOTS + slot) * LINE)
+        file.write(bytes(ffi.buffer(line)))
+
+
+def write_turn(path, index, arbiter, **values):
+    """Change one container's turn on one device, as an arbiter does."""
+    image = ffi.new("struct ptg_turns *")
+    data = bytearray(path.read_bytes())
+    ffi.memmove(image, bytes(data), len(data))
+    image.arbiter = arbiter
+    for name, value in values.items():
+        setattr(image.turn[index], name, value)
+    path.write_bytes(bytes(ffi.buffer(image)))
 
 
 @pytest.fixture

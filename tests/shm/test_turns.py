@@ -14,22 +14,14 @@ from partage._abi import ffi, lib
 from partage.model import LedgerError
 from partage.shm import create_ledger, create_turns, read_turn_lines, read_turns, read_turns_size
 from partage.shm import ledger as ledger_module
-from partage.shm import turns as module
 
-LINE = ffi.sizeof("struct ptg_slot_turn")
+from .conftest import LINE, write_line, write_turn
 
 
 @pytest.fixture
 def ledger(tmp_path):
     create_ledger(tmp_path / "ledger", ["GPU-a", "GPU-b"])
     return tmp_path / "ledger"
-
-
-def write_line(path, device, slot, **values):
-    line = ffi.new("struct ptg_slot_turn *", values)
-    with path.open("r+b") as file:
-        file.seek(ffi.offsetof("struct ptg_ledger", "turn") + (device * lib.PTG_SLOTS + slot) * LINE)
-        file.write(bytes(ffi.buffer(line)))
 
 
 def test_lines_are_read_per_process_and_device(ledger):
@@ -94,16 +86,6 @@ def test_no_line_breaks_its_reader(tmp_path_factory, data):
 
 
 # ---- the turns file --------------------------------------------------------------------------------------------------
-
-
-def write_turn(path, index, arbiter, **values):
-    image = ffi.new("struct ptg_turns *")
-    data = bytearray(path.read_bytes())
-    ffi.memmove(image, bytes(data), module.SIZE)
-    image.arbiter = arbiter
-    for name, value in values.items():
-        setattr(image.turn[index], name, value)
-    path.write_bytes(bytes(ffi.buffer(image)))
 
 
 def test_a_new_turns_file_gives_nobody_a_turn(tmp_path):

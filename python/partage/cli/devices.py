@@ -12,6 +12,12 @@ if TYPE_CHECKING:
     from partage.model import Device, DeviceError
 
 
+def utilization_of(uuids: set[str]) -> dict[str, dict[int, int]]:
+    """Return for each device pid -> percent of the last second in which its kernels ran; raises DeviceError."""
+    with Nvml(libraries.driver_directory(simulate=False)) as nvml:
+        return {uuid: nvml.utilization(uuid) for uuid in uuids}
+
+
 def devices_of_machine() -> tuple[list[Device], tuple[DeviceError, ...]]:
     """Return the devices, and why some do not answer; none where there is neither a driver nor a simulated machine.
 

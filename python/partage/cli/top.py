@@ -1,8 +1,7 @@
 """`partage top`: who uses what, live; `--once` for one look, `--json` for programs.
 
-A row is a hand-over (a container or a `partage run`) on one device, with its processes under it. Compute columns stay
-empty until an arbiter gives turns. Ledgers are a tenant's claim: what cannot be read shows as a note in its row
-and never stops the table.
+A row is a hand-over (a container or a `partage run`) on one device, with its processes under it. What a share got and
+waited is of the time between two looks, so even one look takes two where a share is in use, half a second apart.
 """
 
 from __future__ import annotations
@@ -10,8 +9,8 @@ from __future__ import annotations
 import os
 import sys
 import time
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import asdict
+from typing import Final
 
 import click
 import msgspec
@@ -20,111 +19,19 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from partage.cli.devices import devices_of_machine
-from partage.model import SHORT_UUID, Device, PartageError, format_memory
-from partage.run import handover
-
-if TYPE_CHECKING:
-    from partage.run.handover import HandOver
-    from partage.shm import Ledger, Policy
+from partage.cli.look import WHOLE, ProcessRow, ShareRow, View, look
+from partage.model import SHORT_UUID, format_memory
 
 WIDE = 120
-_AMOUNT = {"USED": 9, "LIMIT": 9, "PROMISED": 9, "MEMORY": 9}
+APART_S: Final = 0.5  # the two looks of one
+_AMOUNT = {"USED": 9, "LIMIT": 9, "PROMISED": 9, "MEMORY": 9, "WAITED": 8}
 NONE = "–"  # noqa: RUF001 -- the sign for "no value" in every table
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessRow:
-    """One process of a share: bytes charged and refusals on this device."""
-
-    pid: int
-    name: str
-    used: int
-    refused: int
-
-
-@dataclass(frozen=True, slots=True)
-class ShareRow:
-    """One hand-over on one device. Memory in bytes, cores in permille; `note` says why `used` is not known."""
-
-    name: str
-    uuid: str
-    used: int | None
-    limit: int
-    cores: int
-    share_class: str
-    priority: int
-    enforcement: str
-    state: str
-    processes: tuple[ProcessRow, ...] = ()
-    compute_got: int | None = None
-    note: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """All that one look shows."""
-
-    devices: tuple[Device, ...]
-    shares: tuple[ShareRow, ...]
-    notes: tuple[str, ...] = field(default=())
-
-
-def look() -> View:
-    """Take one look at devices and hand-overs; what cannot be read becomes a note."""
-    notes: list[str] = []
-    devices: list[Device] = []
-    try:
-        devices, faults = devices_of_machine()
-        notes += map(str, faults)
-    except PartageError as error:
-        notes.append(str(error))
-    rows: list[ShareRow] = []
-    for entry in handover.living():
-        try:
-            rows += _rows(entry, entry.policy())
-        except PartageError as error:
-            notes.append(str(error))
-    return View(tuple(devices), tuple(rows), tuple(notes))
-
-
-def _rows(entry: HandOver, policy: Policy) -> list[ShareRow]:
-    ledger, note = None, ""
-    try:
-        ledger = entry.ledger()
-    except PartageError as error:
-        note = str(error)
-    return [
-        ShareRow(
-            name=entry.name,
-            uuid=device.uuid,
-            used=ledger.used(device.uuid) + device.overhead if ledger else None,
-            limit=device.memory,
-            cores=device.cores,
-            share_class=policy.share_class,
-            priority=policy.priority,
-            enforcement=policy.enforced_by,
-            state="open" if policy.is_open else "closed",
-            processes=_processes(ledger, device.uuid) if ledger else (),
-            note=note,
-        )
-        for device in policy.devices
-    ]
-
-
-def _processes(ledger: Ledger, uuid: str) -> tuple[ProcessRow, ...]:
-    index = next((i for i, device in enumerate(ledger.devices) if device.uuid == uuid), None)
-    if index is None:
-        return ()
-    return tuple(
-        ProcessRow(slot.host_pid or slot.pid, slot.name, slot.devices[index].used, slot.devices[index].refused)
-        for slot in ledger.slots
-    )
+_BARS: Final = "▁▂▃▄▅▆▇█"
 
 
 def render(view: View, width: int) -> Group:
     """Return the tables of one look for a terminal of `width` columns; UUIDs are cut short where it is narrow."""
-    parts: list[Table | Text] = [_device_table(view, wide=width >= WIDE), _share_table(view)]
+    parts: list[Table | Text] = [_device_table(view, wide=width >= WIDE), _share_table(view, wide=width >= WIDE)]
     of_shares = (f"{row.name}: {row.note}" for row in view.shares if row.note)  # one note for all its devices
     parts += [Text(note, style="yellow") for note in dict.fromkeys((*view.notes, *of_shares))]
     return Group(*parts)
@@ -154,23 +61,54 @@ def _device_table(view: View, *, wide: bool) -> Table:
     return table
 
 
-def _share_table(view: View) -> Table:
-    table = _table("Shares", ("SHARE", "DEV"), ("USED", "LIMIT", "GOT", "ASKED", "REFUSED"), ("CLASS", "BY"))
+def trend(frames: tuple[int | None, ...]) -> str:
+    """Return the permille of each look as a row of bars, the latest at the right."""
+    return "".join(" " if got is None else _BARS[min(got * len(_BARS) // WHOLE, len(_BARS) - 1)] for got in frames)
+
+
+def percent(permille: int | None) -> str:
+    """Return a share of a device as people write it."""
+    return NONE if permille is None else f"{permille / 10:.0f}%"
+
+
+def _waited(row: ShareRow) -> str:
+    """Return how long the share waited in each second, all its processes together."""
+    return NONE if row.waited is None or not row.gated else f"{row.waited / 1e6:.0f} ms/s"
+
+
+def _enforced(row: ShareRow) -> Text:
+    if row.state != "open":
+        return Text("closed")
+    return Text(f"{row.enforcement} degraded", style="yellow") if row.degraded else Text(row.enforcement)
+
+
+def _share_table(view: View, *, wide: bool) -> Table:
+    amounts = ("USED", "LIMIT", "GOT", "ASKED", "WAITED", "REFUSED")
+    last = ("CLASS", "BY", "TREND") if wide else ("CLASS", "BY")
+    table = _table("Shares", ("SHARE", "DEV"), amounts, last)
     index_of = {device.uuid: str(device.index) for device in view.devices}
+
+    def add(*cells: str | Text) -> None:
+        table.add_row(*cells[: len(table.columns)])
+
     for row in view.shares:
+        used = NONE if row.used is None else format_memory(row.used)
         asked = f"{row.cores / 10:g}%" if row.cores else NONE
         refused = str(sum(process.refused for process in row.processes))
-        enforced = row.enforcement if row.state == "open" else "closed"
-        used = NONE if row.used is None else format_memory(row.used)
-        amounts = (used, format_memory(row.limit), NONE, asked, refused)
         device = index_of.get(row.uuid, row.uuid[:SHORT_UUID])
-        table.add_row(row.name, device, *amounts, f"{row.share_class} P{row.priority}", enforced)
+        cells = (used, format_memory(row.limit), percent(row.compute_got), asked, _waited(row), refused)
+        add(row.name, device, *cells, f"{row.share_class} P{row.priority}", _enforced(row), trend(row.trend))
         for process in row.processes:
-            used = format_memory(process.used)
-            table.add_row(f"  {process.pid} {process.name}", "", used, "", "", "", str(process.refused), "", "")
+            add(*_process_cells(process))
     if not view.shares:
-        table.add_row("no share in use", *[""] * 8)
+        add("no share in use", *[""] * 10)
     return table
+
+
+def _process_cells(process: ProcessRow) -> tuple[str | Text, ...]:
+    mark = Text("degraded", style="yellow") if process.degraded else Text("waits" if process.want else "")
+    used = format_memory(process.used)
+    return (f"  {process.pid} {process.name}", "", used, "", "", "", "", str(process.refused), "", mark, "")
 
 
 def to_json(view: View) -> str:
@@ -178,25 +116,37 @@ def to_json(view: View) -> str:
     return msgspec.json.encode(asdict(view), order="sorted").decode()
 
 
+def look_twice() -> View:
+    """Return a look that knows what was got and waited: where a share is in use, half a second after another one."""
+    first = look()
+    if not any(row.processes for row in first.shares):
+        return first
+    time.sleep(APART_S)
+    return look(first)
+
+
 @click.command(short_help="Show who uses what, live.")
 @click.option("--once", "-1", is_flag=True, help="One look, then end.")
 @click.option("--json", "as_json", is_flag=True, help="One look as JSON.")
 @click.option("--interval", "-n", type=click.FloatRange(0.1), default=1.0, show_default=True, help="Seconds.")
 def top(*, once: bool, as_json: bool, interval: float) -> None:
-    """Show devices and shares: memory used and limit, compute, what enforces them.
+    """Show devices and shares: memory used and limit, compute got, asked and waited for, what enforces them.
 
+    GOT is the part of the device's time since the look before, WAITED the time that processes stood at the gate.
     Live on a terminal (end with Ctrl-C); one look where the output is a file or pipe. NO_COLOR is honoured.
     """
     if as_json:
-        click.echo(to_json(look()))
+        click.echo(to_json(look_twice()))
         return
     # A pipe gets whole lines whatever their length; a terminal has its own width.
     terminal = sys.stdout.isatty()
     console = Console(width=None if terminal else 200, no_color="NO_COLOR" in os.environ or None)
     if once or not terminal:
-        console.print(render(look(), console.width))
+        console.print(render(look_twice(), console.width))
         return
-    with Live(render(look(), console.width), console=console, auto_refresh=False, screen=True) as live:
+    view = look()
+    with Live(render(view, console.width), console=console, auto_refresh=False, screen=True) as live:
         while True:
             time.sleep(interval)
-            live.update(render(look(), console.width), refresh=True)
+            view = look(view)
+            live.update(render(view, console.width), refresh=True)

@@ -103,6 +103,19 @@ class Nvml:
                             found[process.pid] = max(found.get(process.pid, 0), process.usedGpuMemory)
             return found
 
+    def utilization(self, uuid: str) -> dict[int, int]:
+        """Return pid -> percent of the last second in which its kernels ran; empty where the driver does not tell."""
+        nothing = (pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound, pynvml.NVMLError_NotFound)
+        with _translated(uuid), contextlib.suppress(*nothing):
+            handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+            latest: dict[int, Any] = {}
+            for sample in pynvml.nvmlDeviceGetProcessUtilization(handle, 0):
+                known = latest.setdefault(sample.pid, sample)
+                if sample.timeStamp > known.timeStamp:
+                    latest[sample.pid] = sample
+            return {pid: sample.smUtil for pid, sample in latest.items()}
+        return {}
+
 
 def _memory(handle: Any) -> tuple[int, int, int]:
     """Return (total, reserved, used) in bytes; drivers before 510 know no reserved part."""
