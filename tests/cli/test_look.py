@@ -1,6 +1,7 @@
 """We test these aspects of what `partage top` says about compute: what was got is taken from the arbiter where it
-answers, from the processes where it does not, from NVML where nobody takes turns; it is of the time between two looks; waits and
-degraded processes show; a trend goes back thirty looks; and no claim of a tenant's makes it more than the device."""
+answers, from the processes where it does not, from NVML where nobody takes turns; it is of the time between two looks;
+waits and degraded processes show; a trend goes back thirty looks; and no claim of a tenant's makes it more than the
+device."""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 Called by `partage top`; nothing here prints. Compute comes from three places, in this order: what the arbiter has
 charged (it alone is no tenant's claim), what the processes say they had in flight (where no arbiter answers), and
-NVML's figure for processes that take no turns. Ledgers are a tenant's claim: what cannot be read becomes a note in its row.
+NVML's figure for processes that take no turns. Ledgers are a tenant's claim: what cannot be read becomes a note in
+its row.
 """
 
 from __future__ import annotations
