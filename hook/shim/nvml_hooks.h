@@ -18,6 +18,9 @@ struct vgpu_process {
 /* Those that have something charged on the device, at most `room` are stored; returns how many there are. Their bytes
  * add up to what is used. */
 unsigned vgpu_processes(int index, struct vgpu_process *out, unsigned room);
+/* Percent of the last period in which kernels of this container's processes ran, and in which they used memory, by the
+ * driver's samples; false: it does not say whose they are. */
+bool vgpu_own_samples(nvmlDevice_t device, int index, unsigned *gpu, unsigned *memory);
 /* Gives back what processes that have died had charged: what is used and who uses it are told of one moment. */
 void vgpu_forget_dead(void);
 
