@@ -167,16 +167,27 @@ void arb_share(struct arb *arb, uint64_t now, int tenant, int device, const stru
 	set_priorities(a->device);
 }
 
-/* The pause before the period in flight that has just begun, where it had its turn all the while. */
-static void note_pause(struct arb_account *a, const struct arb_claim *c)
+static uint64_t average(uint64_t old, uint64_t next)
+{
+	return old ? (7 * old + next) / 8 : next;
+}
+
+/* How much it does between two pauses, and how long the pause was before the period in flight that has just begun, where
+ * it had its turn all the while. */
+static void note_habit(struct arb_account *a, const struct arb_claim *c)
 {
 	uint64_t pause;
+
+	if (a->claim.busy && (!c->busy || c->busy_since != a->claim.busy_since)) {
+		a->span = average(a->span, a->turn.charged - a->span_from);
+		a->span_from = a->turn.charged;
+	}
 
 	if (!c->busy || !a->turn.open || c->idle_since < a->opened_at || c->busy_since <= c->idle_since ||
 	    (a->claim.busy && a->claim.busy_since == c->busy_since))
 		return;
 	pause = arb_least(c->busy_since - c->idle_since, 10 * ARB_MS);
-	a->gap = a->gap ? (7 * a->gap + pause) / 8 : pause;
+	a->gap = average(a->gap, pause);
 }
 
 void arb_claim(struct arb *arb, uint64_t now, int tenant, int device, const struct arb_claim *claim)
@@ -190,7 +201,7 @@ void arb_claim(struct arb *arb, uint64_t now, int tenant, int device, const stru
 	c.busy_since = arb_least(c.busy_since, now);
 	c.idle_since = arb_least(c.idle_since, now);
 	c.want_since = arb_least(c.want_since, now);
-	note_pause(a, &c);
+	note_habit(a, &c);
 	if (a->turn.open && (c.busy || c.idle_since > a->opened_at))
 		a->used = true;
 	if (c.busy || c.want_since != a->claim.want_since) { /* it lives */

@@ -32,12 +32,16 @@
 #define ARB_GRACE       (2 * ARB_MS)   /* from opening to the first launch: a waiter has to wake */
 #define ARB_GAP_SHORT   (200000)       /* ns: a pause shorter than a hand-over there and back cannot be lent */
 #define ARB_GAP_CHECK   (2 * ARB_MS)   /* how often a holder of short pauses is looked at */
-#define ARB_MISSED      (20 * ARB_MS)  /* who did not use its turn is passed over for this long, doubled each time */
-#define ARB_GANG        (1000 * ARB_MS) /* devices that a tenant used within this are given to it together */
-#define ARB_REPORT      (10000 * ARB_MS) /* an account with kernels longer than the guard is reported once in this */
-#define ARB_SOON        (100000)       /* ns: arb_decide() asks to be called no sooner than this */
-#define ARB_STEP        (10000 * ARB_MS) /* more time than this at once is taken as this: no overflow */
-#define ARB_EVENTS      64
+#define ARB_SPAN                                                                                                       \
+	(3 * ARB_MS) /* whose work comes in pieces no longer than this, between pauses, may run beside its like */
+#define ARB_ROOM   1100 /* permille: those that would use no more than this together get on without turns */
+#define ARB_SLICE  (1 * ARB_MS) /* a device works on what came first for at least this long after others came */
+#define ARB_MISSED (20 * ARB_MS)  /* who did not use its turn is passed over for this long, doubled each time */
+#define ARB_GANG   (1000 * ARB_MS) /* devices that a tenant used within this are given to it together */
+#define ARB_REPORT (10000 * ARB_MS) /* an account with kernels longer than the guard is reported once in this */
+#define ARB_SOON   (100000)       /* ns: arb_decide() asks to be called no sooner than this */
+#define ARB_STEP   (10000 * ARB_MS) /* more time than this at once is taken as this: no overflow */
+#define ARB_EVENTS 64
 
 enum arb_right { ARB_RIGHT_NONE, ARB_RIGHT_SURPLUS, ARB_RIGHT_GUARANTEED };
 enum arb_role {
@@ -73,10 +77,14 @@ struct arb_account {
 	uint64_t spent;    /* device time in this quantum */
 	uint64_t seen;     /* of the claim's time in flight, up to the latest settlement */
 	uint64_t gap;      /* ns: moving average of its pauses while open */
+	uint64_t span; /* ns: moving average of the device time between two pauses */
+	uint64_t span_from; /* turn.charged when the present period in flight began */
 	uint64_t missed_until;
 	uint64_t reported_at; /* as undrained */
 	unsigned missed;
 	uint64_t from, to; /* in flight within the step being settled */
+	uint64_t since; /* when that period in flight began */
+	bool whole; /* and it is one piece */
 };
 
 struct arb_device_state {
@@ -90,6 +98,7 @@ struct arb_device_state {
 	uint32_t first_priority; /* the least number among the gated */
 	uint64_t quantum;
 	int active; /* gated accounts that want, are busy or were lately */
+	uint32_t demand; /* permille: what those that are active would use alone */
 	int waiting; /* that want and are not open */
 };
 
@@ -145,6 +154,8 @@ void arb_settle(struct arb_device_state *d, uint64_t now);
 bool arb_before(const struct arb_account *a, const struct arb_account *b);
 struct arb_account *arb_choose(struct arb *arb, struct arb_device_state *d);
 bool arb_gang_kept(struct arb *arb, const struct arb_tenant_state *t, const struct arb_device_state *but);
+uint32_t arb_demand(const struct arb_account *a);
+bool arb_companions(const struct arb_account *a, const struct arb_account *b);
 /* turn.c */
 void arb_open(struct arb_account *a, enum arb_role role, uint64_t now);
 void arb_close(struct arb_account *a, uint64_t now);

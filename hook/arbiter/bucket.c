@@ -90,6 +90,12 @@ void arb_set_share(struct arb_account *a, const struct arb_share *share)
 		a->tokens = 1;
 }
 
+/* A turn by guarantee goes on to the end of its quantum, into debt. */
+static bool in_quantum(const struct arb_account *a)
+{
+	return a->turn.open && a->kind == ARB_RIGHT_GUARANTEED && a->spent < a->device->quantum;
+}
+
 void arb_judge(struct arb_account *a, uint64_t now)
 {
 	const struct arb_share *s = &a->share;
@@ -98,10 +104,10 @@ void arb_judge(struct arb_account *a, uint64_t now)
 	if (a->owed || a->undrained || a->missed_until > now)
 		return;
 	if (s->share_class == PTG_CLASS_FIXED) {
-		if (a->tokens > 0 && s->cores)
+		if (s->cores && (a->tokens > 0 || in_quantum(a)))
 			a->right = ARB_RIGHT_GUARANTEED;
 	} else if (s->ceiling >= 1000 || a->ceiling_tokens > 0) {
-		a->right = s->cores && a->tokens > 0 ? ARB_RIGHT_GUARANTEED : ARB_RIGHT_SURPLUS;
+		a->right = s->cores && (a->tokens > 0 || in_quantum(a)) ? ARB_RIGHT_GUARANTEED : ARB_RIGHT_SURPLUS;
 	}
 }
 

@@ -1,9 +1,12 @@
 /* charge.c: who used the device since the last decision.
  *
- * At each instant the device's time is charged to those who have work in flight on it, in equal parts where several
- * have: to the holder; to borrowers and to whoever still drains, as long as that is believed (ARB_STALE). So the charges
- * of a device add up to the time in which it was busy. A pause of the holder that is too short to be lent while others
- * wait is charged to it as well: nobody else can use it.
+ * At each instant the device's time is charged to those who have work in flight on it: to the holder; to borrowers and
+ * to whoever still drains, as long as that is believed (ARB_STALE). Where several have, a device first ends what it
+ * is at, or its slice, then works on all in turn: so whoever came first pays alone for that long, then all pay equal
+ * parts. Where
+ * somebody's work came in several pieces since, all pay in proportion. So the charges of a device add up to the time in
+ * which it was busy. A pause of the holder that is too short to be lent while others wait is charged to it as well:
+ * nobody else can use it.
  * What a tenant says of itself is cut to the time that passed. Called by decide.c and arbiter.c.
  */
 #include "arbiter_core.h"
@@ -36,16 +39,40 @@ static bool find_flight(struct arb_account *a, uint64_t begin, uint64_t now)
 	if (pauses_count(a))
 		flight = arb_least(a->to, now) - begin;
 	a->from = a->to - flight;
+	a->since = c->busy_since < a->from && c->busy_since ? c->busy_since : a->from;
+	a->whole = c->busy ? a->from <= begin || a->from == c->busy_since : a->from <= begin;
 	return flight > 0;
+}
+
+/* Who pays for the instant `at`, and until when; NULL: all that fly, in equal parts. */
+static struct arb_account *pays_alone(struct arb_account *const *flying, int count, uint64_t at, uint64_t *until)
+{
+	struct arb_account *first = NULL, *second = NULL;
+
+	for (int i = 0; i < count; i++) {
+		struct arb_account *a = flying[i];
+
+		if (a->from > at || a->to <= at)
+			continue;
+		if (!first || a->since < first->since) {
+			second = first;
+			first = a;
+		} else if (!second || a->since < second->since) {
+			second = a;
+		}
+	}
+	*until = second ? second->since + ARB_SLICE : at;
+	return at < *until ? first : NULL;
 }
 
 /* Charges [begin, now) piece by piece; within a piece the same accounts have work in flight. */
 static void split(struct arb_account *const *flying, int count, uint64_t begin, uint64_t now)
 {
 	for (uint64_t at = begin, next; at < now; at = next) {
-		uint64_t sharers = 0;
+		uint64_t sharers = 0, until;
+		struct arb_account *alone = pays_alone(flying, count, at, &until);
 
-		next = now;
+		next = alone ? arb_least(now, until) : now;
 		for (int i = 0; i < count; i++) {
 			const struct arb_account *a = flying[i];
 
@@ -57,8 +84,21 @@ static void split(struct arb_account *const *flying, int count, uint64_t begin, 
 			}
 		}
 		for (int i = 0; i < count; i++)
-			if (flying[i]->from <= at && flying[i]->to > at)
-				arb_pay(flying[i], (next - at) / sharers);
+			if (flying[i]->from <= at && flying[i]->to > at && (!alone || flying[i] == alone))
+				arb_pay(flying[i], alone ? next - at : (next - at) / sharers);
+	}
+}
+
+static void share_out(struct arb_account *const *flying, int count, uint64_t time)
+{
+	uint64_t sum = 0;
+
+	for (int i = 0; i < count; i++)
+		sum += flying[i]->to - flying[i]->from;
+	for (int i = 0; i < count; i++) {
+		const uint64_t flight = flying[i]->to - flying[i]->from;
+
+		arb_pay(flying[i], sum > time ? flight * time / sum : flight);
 	}
 }
 
@@ -67,6 +107,7 @@ void arb_settle(struct arb_device_state *d, uint64_t now)
 	struct arb_account *flying[ARB_TENANTS];
 	uint64_t begin = d->settled_at ? d->settled_at : now;
 	int count = 0;
+	bool whole = true;
 
 	if (now <= begin && d->settled_at)
 		return;
@@ -75,11 +116,13 @@ void arb_settle(struct arb_device_state *d, uint64_t now)
 		begin = now - ARB_STEP;
 	for (int i = 0; i < d->accounts; i++) {
 		arb_refill(d->account[i], now - begin);
-		if (find_flight(d->account[i], begin, now))
+		if (find_flight(d->account[i], begin, now)) {
+			whole = whole && d->account[i]->whole;
 			flying[count++] = d->account[i];
+		}
 	}
-	if (count == 1)
-		arb_pay(flying[0], flying[0]->to - flying[0]->from);
-	else if (count)
+	if (count > 1 && whole)
 		split(flying, count, begin, now);
+	else
+		share_out(flying, count, now - begin);
 }

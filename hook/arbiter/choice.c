@@ -43,6 +43,39 @@ bool arb_before(const struct arb_account *a, const struct arb_account *b)
 	return a->closed_at < b->closed_at;
 }
 
+/* It works in short pieces with pauses between that are long enough to be lent. */
+static bool has_pauses(const struct arb_account *a)
+{
+	return a->gap >= ARB_GAP_SHORT && a->span && a->span <= ARB_SPAN &&
+	       (!a->claim.busy || a->turn.charged - a->span_from <= ARB_SPAN);
+}
+
+/* Permille of the device's time that it would use alone. */
+uint32_t arb_demand(const struct arb_account *a)
+{
+	return has_pauses(a) ? (uint32_t)(a->span * 1000 / (a->span + a->gap)) : 1000;
+}
+
+/* Both may be open while both are at work: they leave each other room, and there is room for all, or neither is ahead of
+ * the other. The device hands over between the two without the delay of a turn. */
+bool arb_companions(const struct arb_account *a, const struct arb_account *b)
+{
+	const int64_t slack = (int64_t)ARB_QUANTUM_FEW;
+	int64_t ahead;
+
+	if (a->share.priority != b->share.priority || a->right != b->right || a->right == ARB_RIGHT_NONE ||
+	    !has_pauses(a) || !has_pauses(b))
+		return false;
+	if (a->device->demand <= ARB_ROOM)
+		return true;
+	if (a->right == ARB_RIGHT_SURPLUS) {
+		ahead = (int64_t)(a->vtime - b->vtime);
+		return ahead <= slack * 1000 / a->share.weight && -ahead <= slack * 1000 / b->share.weight;
+	}
+	ahead = a->tokens / (int64_t)a->share.cores - b->tokens / (int64_t)b->share.cores;
+	return ahead <= slack && -ahead <= slack;
+}
+
 /* Its other devices: those before this one are had, on those behind it it has a right. */
 static bool in_order(struct arb *arb, const struct arb_account *a)
 {

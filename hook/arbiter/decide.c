@@ -15,6 +15,7 @@ static bool busy_lately(const struct arb_account *a, uint64_t now, uint64_t span
 static void survey(struct arb_device_state *d, int rank, uint64_t now)
 {
 	d->active = d->waiting = 0;
+	d->demand = 0;
 	arb_level(d);
 	for (int i = 0; i < d->accounts; i++) {
 		struct arb_account *a = d->account[i];
@@ -23,7 +24,10 @@ static void survey(struct arb_device_state *d, int rank, uint64_t now)
 			continue;
 		arb_judge(a, now);
 		a->recent = busy_lately(a, now, ARB_RECENT);
-		d->active += a->recent || a->claim.wants;
+		if (a->recent || a->claim.wants) {
+			d->active++;
+			d->demand += arb_demand(a);
+		}
 		d->waiting += a->claim.wants && !a->turn.open;
 		if (a->claim.wants || busy_lately(a, now, ARB_GANG))
 			a->owner->gang |= UINT64_C(1) << rank;

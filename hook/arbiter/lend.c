@@ -3,7 +3,8 @@
  * The holder keeps its turn, so that it launches at once when it comes back. Meanwhile one other is open at a time: the
  * best of those that wait; where nobody waits, all that had work in flight a moment ago, so that they need not ask, until
  * one of them uses it. Borrowers keep little in flight (SHORT), say when they begin and end (WATCHED), and are closed as
- * soon as the holder, or a better one, is at work. Called by decide.c.
+ * soon as the holder, or a better one, is at work. Companions of the holder (choice.c) are open beside it all the while.
+ * Called by decide.c.
  */
 #include "arbiter_core.h"
 
@@ -15,6 +16,19 @@ static bool at_work(const struct arb_account *a, uint64_t now)
 static bool may_borrow(const struct arb_account *a)
 {
 	return a->share.gated && a->right != ARB_RIGHT_NONE && a->role == ARB_CLOSED;
+}
+
+static bool companion(const struct arb_device_state *d, const struct arb_account *a)
+{
+	return d->holder && d->holder != a && d->holder->role == ARB_HOLDER && arb_companions(a, d->holder);
+}
+
+static bool drains(const struct arb_device_state *d, const struct arb_account *but)
+{
+	for (int i = 0; i < d->accounts; i++)
+		if (d->account[i] != but && d->account[i]->draining)
+			return true;
+	return false;
 }
 
 /* The best of the borrowers that are at work, and, where `waiting`, of those that wait. */
@@ -36,28 +50,24 @@ static struct arb_account *best_of(struct arb_device_state *d, bool waiting, uin
 
 static void close_borrowers(struct arb_device_state *d, const struct arb_account *but, uint64_t now)
 {
-	for (int i = 0; i < d->accounts; i++)
-		if (d->account[i]->role == ARB_BORROWER && d->account[i] != but)
-			arb_close(d->account[i], now);
+	for (int i = 0; i < d->accounts; i++) {
+		struct arb_account *a = d->account[i];
+
+		if (a->role == ARB_BORROWER && a != but && !companion(d, a))
+			arb_close(a, now);
+	}
 }
 
-static bool drains(const struct arb_device_state *d, const struct arb_account *but)
-{
-	for (int i = 0; i < d->accounts; i++)
-		if (d->account[i] != but && d->account[i]->draining)
-			return true;
-	return false;
-}
-
-/* In advance: to all that were at work a moment ago. */
-static void open_recent(struct arb_device_state *d, uint64_t now)
+/* In advance: to all that were at work a moment ago, or to the holder's companions among them. */
+static void open_recent(struct arb_device_state *d, bool companions, uint64_t now)
 {
 	for (int i = 0; i < d->accounts; i++) {
 		struct arb_account *a = d->account[i];
 
 		if (a->role == ARB_BORROWER && a->right == ARB_RIGHT_NONE)
 			arb_close(a, now);
-		else if (may_borrow(a) && a->recent && !a->draining)
+		else if (may_borrow(a) && (a->recent || (companions && a->claim.wants)) && !drains(d, a) &&
+		         (!companions || companion(d, a)))
 			arb_open(a, ARB_BORROWER, now);
 	}
 }
@@ -68,6 +78,7 @@ void arb_lend(struct arb *arb, struct arb_device_state *d, uint64_t now)
 	const bool lent = h && (h->role == ARB_RESERVED ? !arb_gang_kept(arb, h->owner, d)
 	                                                : d->active > 1 && arb_pausing(h, now));
 
+	open_recent(d, true, now);
 	borrower = lent ? best_of(d, false, now) : NULL;
 	if (!lent || borrower) {
 		close_borrowers(d, borrower, now);
@@ -75,7 +86,7 @@ void arb_lend(struct arb *arb, struct arb_device_state *d, uint64_t now)
 	}
 	waiter = best_of(d, true, now);
 	if (!waiter) {
-		open_recent(d, now);
+		open_recent(d, false, now);
 		return;
 	}
 	close_borrowers(d, NULL, now);

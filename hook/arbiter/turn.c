@@ -119,11 +119,12 @@ static bool over(const struct arb_account *h, uint64_t now)
 static bool ends(const struct arb_account *h, const struct arb_account *next, uint64_t now)
 {
 	const bool late = now >= h->turn.deadline && (!h->claim.busy || h->claim.wants);
-	bool again = h->right != ARB_RIGHT_NONE;
+	const bool again = h->right != ARB_RIGHT_NONE;
 
 	if (h->owed)
 		return true;
-	if (next && next->share.priority < h->share.priority && next->right >= h->kind)
+	if (next && next->share.priority < h->share.priority &&
+	    next->right >= (h->role == ARB_RESERVED ? h->right : h->kind))
 		return true;
 	if (h->role == ARB_RESERVED)
 		return !again || !(h->claim.wants || h->joins || arb_in_flight(h));
@@ -133,8 +134,9 @@ static bool ends(const struct arb_account *h, const struct arb_account *next, ui
 		return false;
 	if (!next)
 		return !again;
-	again = again && !arb_pausing(h, now);
-	return !again || arb_before(next, h);
+	if (!again || (arb_pausing(h, now) && !h->recent))
+		return true;
+	return arb_before(next, h);
 }
 
 void arb_turns(struct arb *arb, struct arb_device_state *d, uint64_t now)
@@ -142,9 +144,14 @@ void arb_turns(struct arb *arb, struct arb_device_state *d, uint64_t now)
 	struct arb_account *next = arb_choose(arb, d);
 	struct arb_account *h = d->holder;
 
-	if (h && ends(h, next, now))
-		end_turn(h, now);
-	else if (h && h->role == ARB_HOLDER && over(h, now))
+	if (h && ends(h, next, now)) {
+		if (next && next->role == ARB_BORROWER && h->role == ARB_HOLDER && arb_companions(h, next)) {
+			h->role = ARB_BORROWER;
+			d->holder = NULL;
+		} else {
+			end_turn(h, now);
+		}
+	} else if (h && h->role == ARB_HOLDER && over(h, now))
 		arb_begin_quantum(h, now);
 	if (d->holder || !next)
 		return;

@@ -73,7 +73,7 @@ struct lane { /* a tenant on a device */
 	/* counts */
 	uint64_t got;      /* ns that the device spent on it */
 	uint64_t launched; /* of a collective: ns of kernels */
-	uint64_t forgotten;
+	uint64_t forgotten, audited_got, audited_charged;
 	uint32_t sample[SAMPLES]; /* us of `got`, every SAMPLE */
 };
 
