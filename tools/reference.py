@@ -32,7 +32,7 @@ BUILD: Final = Path(os.environ.get("PARTAGE_BUILD", TOP / "build"))
 NOTE: Final = "<!-- Written by `make docs`; do not edit. -->"
 DOES: Final = {
     "METERED": "takes or frees device memory: charged before the driver is called",
-    "GATED": "starts work on the device: forwarded; to wait for turns once compute shares are enforced",
+    "GATED": "starts work on the device: waits for a turn where compute is shared, copies and fills only if large",
     "VIRTUALISED": "answers about the share instead of the card",
     "REFUSED": "could give memory that is not metered: `NOT_SUPPORTED` under a limit, the driver's own answer without",
     "FORWARDED": "goes to the driver, on purpose",

@@ -35,6 +35,14 @@ _LOOK: Final = "run `partage doctor` where the program runs"
 _AGAIN: Final = "start the program again; find out who writes to the hand-over"
 #: message (… for what differs) -> what it means, what to do
 LOG: Final[dict[str, tuple[str, str]]] = {
+    "no arbiter answers for device … of the grant: launches go by the share's own bucket": (
+        "the process that gives turns has died or was stopped; each container keeps to its share by itself",
+        "none; whoever started the share starts an arbiter again",
+    ),
+    "the arbiter answers again for device … of the grant: launches wait for turns": (
+        "shares are given by turns again",
+        "none",
+    ),
     "allocations are refused: …": ("the process is closed for good; the reason is one of those below", _LOOK),
     "…; …": ("the policy changed into something that cannot be used; what is in force now follows", _LOOK),
     "refused … bytes: the device is not granted to this container": (

@@ -1,8 +1,9 @@
 """The shim's generated layer: prototypes, calls to the driver, exports, refusals, device checks, version script.
 
-Hooked are: metered, virtualised and refused names, launches (emit_stubs.py), names that take a device (devices.py), and
-whatever hook/shim defines besides. A hook that hook/shim does not define is generated: refused names and metered ones
-without code yet are refused under a limit, names that take a device are passed on if the device was granted.
+Hooked are: metered, virtualised and refused names, launches (emit_stubs.py), copies and fills (emit_copies.py), names
+that take a device (devices.py), and whatever hook/shim defines besides. A hook that hook/shim does not define is
+generated: refused names and metered ones without code yet are refused under a limit, names that take a device are
+passed on if the device was granted.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 from classes import METERED, REFUSED, VIRTUALISED
 from devices import HELPERS, hidden_conditions
 from emit import BANNER
+from emit_copies import is_gated_copy, tells
 from emit_stubs import is_stub
 
 if TYPE_CHECKING:
@@ -21,6 +23,10 @@ if TYPE_CHECKING:
 
 #: Base versions of glibc under which programs bind dlsym and dlvsym, by machine, besides GLIBC_2.34.
 GLIBC_BASE = {"x86_64": "GLIBC_2.2.5", "aarch64": "GLIBC_2.17"}
+
+
+def _is_copy(name: str, classes: dict[str, str]) -> bool:
+    return is_gated_copy(name, classes) or tells(name, classes)
 
 
 @dataclass(frozen=True)
@@ -42,6 +48,10 @@ class Hooks:
         """Hooked names whose entry is a generated stub in assembler."""
         return [n for n in self.hooked if is_stub(n, self.classes)]
 
+    def copies(self) -> list[str]:
+        """Hooked names whose generated hook has to do with the gate (emit_copies.py)."""
+        return [n for n in self.hooked if n not in self.written and _is_copy(n, self.classes)]
+
     def entry(self, name: str) -> str:
         """Return the function that stands in for a hooked name."""
         return f"stub_{name}" if is_stub(name, self.classes) else f"hook_{name}"
@@ -49,7 +59,11 @@ class Hooks:
     def generated_device(self) -> list[str]:
         """Hooked names whose generated hook checks the device."""
         refusable = (METERED, VIRTUALISED, REFUSED)
-        others = [n for n in self.hooked if n not in self.written and not is_stub(n, self.classes)]
+        others = [
+            n
+            for n in self.hooked
+            if n not in self.written and not is_stub(n, self.classes) and not _is_copy(n, self.classes)
+        ]
         return [n for n in others if self.classes[n] not in refusable]
 
     def generated_refusal(self) -> list[str]:
@@ -67,6 +81,7 @@ def plan(headers: list[Header], classes: dict[str, str], written: set[str]) -> H
         if classes[name] in (METERED, VIRTUALISED, REFUSED)
         or name in written
         or is_stub(name, classes)
+        or _is_copy(name, classes)
         or hidden_conditions(function)
     ]
     others = sorted(set(functions) - set(hooked))

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import api
 import classes
+import emit_copies
 import emit_shim
 import emit_sim
 import emit_stubs
@@ -120,6 +121,7 @@ def outputs(inputs: Inputs, root: Path) -> dict[str, str]:
         "hooks_export.c": emit_shim.hooks_export_c(hooks),
         "hooks_device.c": emit_shim.hooks_device_c(hooks),
         "hooks_stubs.c": emit_stubs.stubs_c(hooks),
+        "hooks_copies.c": emit_copies.copies_c(hooks),
         **{f"stubs_{machine}.S": emit_stubs.stubs_s(hooks, machine) for machine in emit_stubs.MACHINES},
         "refused.c": emit_shim.refused_c(hooks),
         "vgpu.map": emit_shim.version_script(hooks, api.target_machine()),

@@ -192,6 +192,11 @@ struct vgpu_state {
 enum { VGPU_STAGE_NEW, VGPU_STAGE_READY };
 
 extern struct vgpu_state *vgpu_state_pointer;
+
+/* Never NULL. One bit per device index of the policy, 1 = launches there wait for turns (gate.h). The policy file's own
+ * word, which somebody else writes; one that is always 0 until this process is under such a file, and again in a fork's
+ * child. */
+extern const uint32_t *vgpu_gate_at __attribute__((visibility("hidden")));
 struct vgpu_state *vgpu_state_slow(void); /* sets up; NULL without memory, or while this thread is asking the driver */
 
 static inline struct vgpu_state *vgpu_state(void)

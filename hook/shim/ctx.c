@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "gate.h"
 #include "hooks.h"
 #include "memory.h"
 
@@ -247,7 +248,9 @@ static CUresult destroy(CUresult (*driver)(CUcontext), CUcontext ctx)
 	struct context *c = take(ctx);
 	uint64_t epoch = vgpu_blocks_epoch();
 	vgpu_pool_unpin_begin();
+	vgpu_gate_context_begin();
 	CUresult error = driver(ctx);
+	vgpu_gate_context_end(error == CUDA_SUCCESS ? ctx : NULL);
 	vgpu_pool_unpin_end(c != NULL ? c->device : -1);
 	if (c == NULL)
 		return error;
@@ -384,6 +387,14 @@ void vgpu_primary_less(CUdevice device, uint64_t epoch)
 	less(device, epoch, false);
 }
 
+static CUcontext primary_handle(CUdevice device)
+{
+	pthread_mutex_lock(&lock);
+	CUcontext handle = primaries[device].handle;
+	pthread_mutex_unlock(&lock);
+	return handle;
+}
+
 static CUresult release(CUresult (*driver)(CUdevice), CUdevice dev, bool reset)
 {
 	if (vgpu_mode() == VGPU_FREE || dev < 0 || dev >= VGPU_ORDINALS)
@@ -392,7 +403,9 @@ static CUresult release(CUresult (*driver)(CUdevice), CUdevice dev, bool reset)
 		return CUDA_ERROR_INVALID_DEVICE;
 	uint64_t epoch = vgpu_blocks_epoch();
 	vgpu_pool_unpin_begin();
+	vgpu_gate_context_begin();
 	CUresult error = driver(dev);
+	vgpu_gate_context_end(error == CUDA_SUCCESS && (reset || inactive(dev)) ? primary_handle(dev) : NULL);
 	vgpu_pool_unpin_end(dev);
 	if (error == CUDA_SUCCESS)
 		less(dev, epoch, reset);

@@ -14,7 +14,9 @@
 
 struct vgpu_state *vgpu_state_pointer;
 
-static const uint32_t never_changes;
+static const uint32_t never_changes, open_gate;
+
+const uint32_t *vgpu_gate_at = &open_gate;
 
 /* This thread is asking the driver or NVML; what those call in turn must not ask again. */
 static __thread bool asking __attribute__((tls_model("initial-exec")));
@@ -109,6 +111,7 @@ static void set_up_from_file(struct vgpu_state *s)
 	s->seq = &s->file->seq;
 	__atomic_store_n(&s->seen, ~__atomic_load_n(s->seq, __ATOMIC_RELAXED), __ATOMIC_RELAXED);
 	vgpu_refresh(s);
+	__atomic_store_n(&vgpu_gate_at, &s->file->gated, __ATOMIC_RELEASE);
 }
 
 static void set_up_from_environment(struct vgpu_state *s)
@@ -151,6 +154,7 @@ static void set_up(struct vgpu_state *s)
 static void forked(void)
 {
 	vgpu_ledger_forked();
+	vgpu_gate_at = &open_gate;
 	asking = false;
 	if (vgpu_state_pointer)
 		memset(vgpu_state_pointer, 0, sizeof *vgpu_state_pointer);

@@ -3,6 +3,7 @@
  * mappings.
  */
 #include "fake_driver.h"
+#include "gate.h"
 #include "pool.h"
 #include "share.h"
 
@@ -891,4 +892,15 @@ void vgpu_pool_pins_forked(void)
 
 void vgpu_shares_forked(void)
 {
+}
+
+/* ---- the gate: nobody is under one here ------------------------------------------------------------------------------- */
+
+void vgpu_gate_context_begin(void)
+{
+}
+
+void vgpu_gate_context_end(CUcontext gone)
+{
+	(void)gone;
 }

@@ -1,6 +1,6 @@
 /* The entries of the launch calls: every argument arrives as it was given, in registers and on the stack, whether the
- * gate is open, the driver's function is not looked up yet, or the gate is shut; what the gate answers is what the program
- * gets; a driver that lacks a call says so. The entries are the library's own, the driver and the gate are this file's. */
+ * gate is open, the driver's function is not looked up yet, the gate is shut, or the thread has been given launches; what
+ * the driver answers is what the program gets; a driver that lacks a call says so. The entries are the library's own, the driver and the gate are this file's. */
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
@@ -18,23 +18,40 @@ static uint32_t word;
 const uint32_t *vgpu_gate_at = &word;
 void *vgpu_real[VGPU_REALS];
 
-static bool lacking, shut, aligned;
+static bool lacking, aligned;
+static CUresult answered;
 static unsigned looked_up, called, hooked, entered, left;
 static CUstream stream_seen;
 
-CUresult vgpu_gate_enter(struct vgpu_launch *launch, CUstream stream)
+static struct vgpu_gate_thread thread;
+__thread struct vgpu_gate_thread *vgpu_gate_self __attribute__((tls_model("initial-exec"))) = &thread;
+uint32_t vgpu_gate_epoch;
+
+void vgpu_gate_enter(struct vgpu_launch *launch)
 {
-	static uint64_t entries;
-	launch->entries = &entries;
+	launch->begun_ns = 77;
 	entered++;
-	stream_seen = stream;
-	return shut ? CUDA_ERROR_LAUNCH_TIMEOUT : CUDA_SUCCESS;
+	stream_seen = launch->stream;
+	thread.entered = 0;
 }
 
-void vgpu_gate_leave(struct vgpu_launch *launch)
+void vgpu_gate_leave(struct vgpu_launch *launch, CUresult result)
 {
-	CHECK(launch->entries != NULL, "not the launch that entered");
+	CHECK(launch->begun_ns == 77, "not the launch that entered");
+	answered = result;
 	left++;
+}
+
+void vgpu_gate_enter_list(struct vgpu_launch *launch, const CUDA_LAUNCH_PARAMS *list, unsigned count)
+{
+	CHECK(list == NULL && count == 0, "another list");
+	vgpu_gate_enter(launch);
+}
+
+void vgpu_gate_leave_list(struct vgpu_launch *launch, unsigned count, CUresult result)
+{
+	CHECK(count == 0, "another list");
+	vgpu_gate_leave(launch, result);
 }
 
 /* ---- the driver ------------------------------------------------------------------------------------------------------ */
@@ -70,7 +87,7 @@ void *vgpu_real_fn(unsigned index)
 	looked_up++;
 	if (lacking)
 		return NULL;
-	void *function = index == VGPU_INDEX_cuLaunchKernel     ? (void *)kernel
+	void *function = index == VGPU_INDEX_cuLaunchKernel || index == VGPU_INDEX_cuLaunchKernel_ptsz ? (void *)kernel
 	                 : index == VGPU_INDEX_cuLaunchKernelEx ? (void *)kernel_ex
 	                 : index == VGPU_INDEX_cuLaunchGrid     ? (void *)grid
 	                                                        : NULL;
@@ -101,7 +118,7 @@ static void forget(void)
 {
 	memset(vgpu_real, 0, sizeof vgpu_real);
 	word = 0;
-	lacking = shut = false;
+	lacking = false;
 	looked_up = called = hooked = entered = left = 0;
 	stream_seen = NULL;
 }
@@ -138,11 +155,43 @@ static void shut_gate(void)
 	CHECK(stream_seen == (CUstream)0x77, "the configuration names the stream: %p", (void *)stream_seen);
 	CHECK(stub_cuGraphLaunch((CUgraphExec)0x5555, STREAM) == CUDA_ERROR_ALREADY_MAPPED, "graph");
 	CHECK(entered == 3 && left == 3 && stream_seen == STREAM, "%u, %u", entered, left);
-	shut = true;
-	CHECK(launch_kernel() == CUDA_ERROR_LAUNCH_TIMEOUT, "the gate's answer");
-	CHECK(called == 3 && left == 3, "the driver was called, or a launch that never was left: %u, %u", called, left);
+	CHECK(answered == CUDA_ERROR_ALREADY_MAPPED, "the gate hears what the driver answered: %d", (int)answered);
 	word = 0;
-	CHECK(launch_kernel() == CUDA_ERROR_ALREADY_MAPPED && entered == 4, "open again");
+	CHECK(launch_kernel() == CUDA_ERROR_ALREADY_MAPPED && entered == 3, "open again");
+}
+
+/* Launches that the thread may make without a further look: on one stream, while nothing has changed. */
+static void given(void)
+{
+	static uint32_t turn = 5;
+	CUlaunchConfig config = {.gridDimX = 9, .hStream = STREAM};
+	forget();
+	launch_kernel();
+	stub_cuLaunchKernelEx(&config, KERNEL, ARGUMENTS, EXTRA);
+	word = 1;
+	entered = left = called = 0;
+	thread = (struct vgpu_gate_thread){
+	        .left = 3, .stream = STREAM, .own = STREAM, .word = &turn, .seen = 5, .epoch = vgpu_gate_epoch};
+	aligned = false;
+	CHECK(launch_kernel() == CUDA_ERROR_ALREADY_MAPPED && called == 1 && aligned, "the first of three");
+	CHECK(entered == 0 && thread.left == 2 && thread.entered == 0, "%u, %u left", entered, thread.left);
+	CHECK(stub_cuLaunchKernelEx(&config, KERNEL, ARGUMENTS, EXTRA) == CUDA_ERROR_ALREADY_MAPPED, "Ex");
+	CHECK(entered == 0 && thread.left == 1, "%u, %u left", entered, thread.left);
+	config.hStream = NULL;
+	CHECK(stub_cuLaunchKernelEx(&config, KERNEL, ARGUMENTS, EXTRA) == CUDA_ERROR_ALREADY_MAPPED, "Ex");
+	CHECK(entered == 1 && thread.left == 1, "another stream: %u, %u left", entered, thread.left);
+	stub_cuLaunchKernel_ptsz(KERNEL, 1, 2, 3, 4, 5, 6, 7, STREAM, ARGUMENTS, EXTRA);
+	CHECK(entered == 2 && thread.left == 1, "not looked up yet: %u, %u left", entered, thread.left);
+	turn++;
+	CHECK(launch_kernel() == CUDA_ERROR_ALREADY_MAPPED && entered == 3, "the turn has changed: %u", entered);
+	turn--;
+	vgpu_gate_epoch++;
+	CHECK(launch_kernel() == CUDA_ERROR_ALREADY_MAPPED && entered == 4, "another epoch: %u", entered);
+	thread.epoch++;
+	CHECK(launch_kernel() == CUDA_ERROR_ALREADY_MAPPED && entered == 4 && thread.left == 0, "the last: %u",
+	      entered);
+	CHECK(launch_kernel() == CUDA_ERROR_ALREADY_MAPPED && entered == 5, "none is left: %u", entered);
+	memset(&thread, 0, sizeof thread);
 }
 
 /* Where the driver has no such call. */
@@ -160,6 +209,7 @@ int main(void)
 {
 	open_gate();
 	shut_gate();
+	given();
 	no_function();
 	CHECK((void *)stub_cuLaunchKernel == (void *)cuLaunchKernel, "the exported address is another one");
 	return 0;

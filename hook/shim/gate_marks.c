@@ -1,0 +1,375 @@
+/* gate_marks.c: events behind launches, and what they tell: what is over, and how long launches take.
+ *
+ * Called by gate.c (a mark behind a launch), gate_turn.c (who waits for room asks), gate_helper.c (asks the rest of the
+ * time) and by synchronise.c through vgpu_gate_over(). The driver is called without the lock, with stream capture of the
+ * calling thread relaxed, so that no capture of any thread is disturbed, and with cancellation off. One thread at a time
+ * asks; a query never blocks, so whoever has to be sure that nobody uses an event (a context is about to end) waits for
+ * microseconds.
+ * What can go wrong: no event can be had, or a query fails because the context or the device is lost: what was launched is
+ * then taken to be over. A thread that never comes back from asking (longjmp) is overtaken after a second. */
+#include "gate_core.h"
+
+#include <limits.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define OVERTAKE_NS UINT64_C(1000000000)
+#define FREEZE_NS   UINT64_C(2000000000)
+#define AT_ONCE     32 /* marks asked about together */
+#define STREAMS     8 /* with a mark that is not over: what lies behind it on them is not asked */
+#define MEAN_MOST   UINT64_C(10000000000)
+#define MEAN_LEAST  200
+
+static CUstreamCaptureMode driver_begin(int *cancel)
+{
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, cancel);
+	return vgpu_relax();
+}
+
+static void driver_end(CUstreamCaptureMode before, int cancel)
+{
+	vgpu_unrelax(before);
+	pthread_setcancelstate(cancel, NULL);
+}
+
+/* ---- recording ---------------------------------------------------------------------------------------------------------- */
+
+static CUevent spare_event(struct gate *g, CUcontext context)
+{
+	CUevent event = NULL;
+	vgpu_lock(&g->lock);
+	for (unsigned i = g->spares; i-- > 0 && !event;) {
+		if (g->spare[i].context != context)
+			continue;
+		event = g->spare[i].event;
+		g->spare[i] = g->spare[--g->spares];
+	}
+	vgpu_unlock(&g->lock);
+	return event;
+}
+
+/* With the lock. There is room for every event that a mark can have; those of many contexts may be more. */
+static void keep_event(struct gate *g, CUcontext context, CUevent event)
+{
+	if (g->spares < GATE_SPARES)
+		g->spare[g->spares++] = (struct gate_spare){.context = context, .event = event};
+}
+
+static bool full(struct gate *g)
+{
+	vgpu_lock(&g->lock);
+	bool none = g->count >= GATE_MARKS || g->frozen;
+	vgpu_unlock(&g->lock);
+	return none;
+}
+
+static bool record(struct gate *g, CUstream stream, bool all, struct gate_mark *mark)
+{
+	CUcontext context = NULL;
+	if (real_cuCtxGetCurrent(&context) != CUDA_SUCCESS || !context)
+		return false;
+	CUevent event = spare_event(g, context);
+	if (!event && real_cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
+		return false;
+	mark->context = context;
+	mark->event = event;
+	if ((all ? real_cuCtxRecordEvent(context, event) : real_cuEventRecord(event, stream)) == CUDA_SUCCESS)
+		return true;
+	vgpu_lock(&g->lock);
+	keep_event(g, context, event);
+	vgpu_unlock(&g->lock);
+	return false;
+}
+
+bool gate_record(struct gate *g, CUstream stream, struct gate_mark *mark)
+{
+	int cancel;
+	if (full(g))
+		return false;
+	CUstreamCaptureMode before = driver_begin(&cancel);
+	bool recorded = record(g, stream, false, mark);
+	driver_end(before, cancel);
+	return recorded;
+}
+
+bool gate_record_all(struct gate *g, struct gate_mark *mark)
+{
+	int cancel;
+	if (full(g) || !gate_hold_captures())
+		return false;
+	CUstreamCaptureMode before = driver_begin(&cancel);
+	bool recorded = record(g, NULL, true, mark);
+	driver_end(before, cancel);
+	gate_release_captures();
+	return recorded;
+}
+
+void gate_push(struct gate *g, const struct gate_mark *mark)
+{
+	struct gate_device *d = &g->device[mark->device];
+	if (g->count >= GATE_MARKS || g->frozen) {
+		/* Others were quicker, or a context is about to end: taken to last as long as estimated. */
+		uint64_t now = vgpu_now_ns();
+		d->loose_ns = (d->loose_ns > now ? d->loose_ns : now) + mark->cost_ns;
+		keep_event(g, mark->context, mark->event);
+		return;
+	}
+	g->mark[g->count] = *mark;
+	g->mark[g->count++].seq = ++g->seq;
+	d->queued_ns += mark->cost_ns;
+	d->marks++;
+}
+
+uint64_t gate_next_over(const struct gate *g, int device)
+{
+	for (unsigned i = 0; i < g->count; i++)
+		if (g->mark[i].device == device && !g->mark[i].over)
+			return g->device[device].seen_ns + g->mark[i].cost_ns;
+	return 0;
+}
+
+/* ---- what is over --------------------------------------------------------------------------------------------------------- */
+
+/* The means move by what the marks took, against what they were expected to take. */
+static void learn(struct gate_device *d, uint32_t works, uint64_t expected, uint64_t took)
+{
+	for (int work = 0; work < VGPU_WORKS; work++) {
+		if (!(works >> work & 1) || expected == 0)
+			continue;
+		uint64_t mean = gate_mean(d, (enum vgpu_work)work);
+		uint64_t now = took > expected * 16 ? mean * 16 : (uint64_t)((__uint128_t)mean * took / expected);
+		bool first = d->mean_ns[work] == 0;
+		mean = first ? now : now < mean ? (mean + now) / 2 : (3 * mean + now) / 4;
+		d->mean_ns[work] = mean < MEAN_LEAST ? MEAN_LEAST : mean > MEAN_MOST ? MEAN_MOST : mean;
+	}
+}
+
+static void learn_device(struct gate *g, int device, uint64_t now)
+{
+	struct gate_device *d = &g->device[device];
+	uint64_t expected = 0, first = UINT64_MAX;
+	uint32_t works = 0;
+	for (unsigned i = 0; i < g->count; i++) {
+		const struct gate_mark *m = &g->mark[i];
+		if (m->device != device || !m->over)
+			continue;
+		d->over++;
+		d->marks--;
+		d->queued_ns -= m->cost_ns < d->queued_ns ? m->cost_ns : d->queued_ns;
+		expected += m->works ? m->cost_ns : 0;
+		works |= m->works;
+		first = m->first_ns < first ? m->first_ns : first;
+	}
+	if (first == UINT64_MAX)
+		return;
+	uint64_t from = first > d->seen_ns ? first : d->seen_ns;
+	learn(d, works, expected, now > from ? now - from : 0);
+	d->seen_ns = d->known_ns = now;
+	d->stuck = false;
+}
+
+void gate_sweep(struct gate *g, uint64_t now)
+{
+	unsigned kept = 0;
+	for (int device = 0; device < PTG_DEVICES; device++)
+		if (g->device[device].marks)
+			learn_device(g, device, now);
+	for (unsigned i = 0; i < g->count; i++) {
+		if (g->mark[i].over)
+			keep_event(g, g->mark[i].context, g->mark[i].event);
+		else
+			g->mark[kept++] = g->mark[i];
+	}
+	if (kept == g->count)
+		return;
+	g->count = kept;
+	__atomic_add_fetch(&g->progress, 1, __ATOMIC_RELEASE);
+	if (g->sleepers)
+		syscall(SYS_futex, &g->progress, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+/* ---- asking ----------------------------------------------------------------------------------------------------------------- */
+
+struct question {
+	CUcontext context;
+	CUevent event;
+	CUstream stream;
+	uint64_t seq;
+	bool over;
+};
+
+static bool query(const struct question *q)
+{
+	CUcontext old;
+	if (real_cuCtxPushCurrent_v2(q->context) != CUDA_SUCCESS)
+		return true; /* it is gone */
+	CUresult result = real_cuEventQuery(q->event);
+	real_cuCtxPopCurrent_v2(&old);
+	return result != CUDA_ERROR_NOT_READY;
+}
+
+static void put(struct question *q, unsigned count)
+{
+	CUstream waits[STREAMS];
+	unsigned streams = 0;
+	for (unsigned i = 0; i < count && streams < STREAMS; i++) {
+		bool behind = false;
+		for (unsigned k = 0; k < streams; k++)
+			behind = behind || waits[k] == q[i].stream;
+		if (behind)
+			continue;
+		q[i].over = query(&q[i]);
+		if (!q[i].over)
+			waits[streams++] = q[i].stream;
+	}
+}
+
+static void hear(struct gate *g, const struct question *q, unsigned count)
+{
+	unsigned at = 0;
+	for (unsigned i = 0; i < count; i++) {
+		while (at < g->count && g->mark[at].seq < q[i].seq)
+			at++;
+		if (at < g->count && g->mark[at].seq == q[i].seq && q[i].over)
+			g->mark[at].over = true;
+	}
+}
+
+bool gate_ask(struct gate *g)
+{
+	struct question q[AT_ONCE];
+	unsigned count = 0;
+	int cancel;
+	uint64_t now = vgpu_now_ns();
+	if (g->frozen || g->count == 0 || (g->asking && now - g->asking_ns < OVERTAKE_NS))
+		return false;
+	for (unsigned i = 0; i < g->count && count < AT_ONCE; i++)
+		if (!g->mark[i].over)
+			q[count++] = (struct question){.context = g->mark[i].context,
+			                               .event = g->mark[i].event,
+			                               .stream = g->mark[i].stream,
+			                               .seq = g->mark[i].seq};
+	__atomic_store_n(&g->asking, 1, __ATOMIC_RELEASE);
+	g->asking_ns = g->asked_ns = now;
+	vgpu_unlock(&g->lock);
+	CUstreamCaptureMode before = driver_begin(&cancel);
+	put(q, count);
+	driver_end(before, cancel);
+	vgpu_lock(&g->lock);
+	__atomic_store_n(&g->asking, 0, __ATOMIC_RELEASE);
+	hear(g, q, count);
+	unsigned marks = g->count;
+	gate_sweep(g, vgpu_now_ns());
+	return g->count != marks;
+}
+
+/* ---- what synchronisation tells ------------------------------------------------------------------------------------------------ */
+
+void vgpu_gate_draw(struct vgpu_ticket *ticket)
+{
+	struct gate *g = gate_there();
+	if (!g)
+		return;
+	vgpu_lock(&g->lock);
+	ticket->mark = g->seq + 1;
+	ticket->loose = 0;
+	for (uint32_t i = 0; i < g->ndev && i < PTG_DEVICES; i++)
+		ticket->loose += g->device[i].loosened;
+	vgpu_unlock(&g->lock);
+}
+
+/* The caller's own tail: it has launched nothing since the ticket was drawn. */
+static void own_tail_over(struct gate *g, struct vgpu_gate_thread *t, uint64_t now)
+{
+	gate_take_stock(g, t, t->device, t->stream, now);
+	t->since = t->unmarked = t->tail_seen = 0;
+}
+
+static void loose_over(struct gate *g, const struct vgpu_ticket *ticket)
+{
+	uint64_t loosened = 0;
+	for (uint32_t i = 0; i < g->ndev && i < PTG_DEVICES; i++)
+		loosened += g->device[i].loosened;
+	if (loosened == ticket->loose && g->ndev == 1)
+		g->device[0].loose_ns = 0;
+}
+
+void vgpu_gate_over(const struct vgpu_ticket *ticket, enum vgpu_over what, CUstream stream)
+{
+	struct gate *g = gate_there();
+	struct vgpu_gate_thread *t = vgpu_gate_self->used ? vgpu_gate_self : NULL;
+	CUcontext context = NULL;
+	if (!g || (what == VGPU_OVER_CONTEXT && real_cuCtxGetCurrent(&context) != CUDA_SUCCESS))
+		return;
+	vgpu_lock(&g->lock);
+	uint64_t now = vgpu_now_ns();
+	for (unsigned i = 0; i < g->count && what != VGPU_OVER_SOME; i++) {
+		struct gate_mark *m = &g->mark[i];
+		bool covered = what == VGPU_OVER_CONTEXT ? m->context == context : m->works && m->stream == stream;
+		m->over = m->over || (covered && m->seq < ticket->mark);
+	}
+	if (what != VGPU_OVER_SOME && t && (what == VGPU_OVER_CONTEXT || t->stream == stream))
+		own_tail_over(g, t, now);
+	if (what == VGPU_OVER_CONTEXT)
+		loose_over(g, ticket);
+	gate_sweep(g, now);
+	if (g->count && (what != VGPU_OVER_SOME || now - g->asked_ns >= GATE_POLL_NS))
+		gate_ask(g);
+	for (uint32_t i = 0; i < g->ndev && i < PTG_DEVICES; i++) {
+		struct gate_device *d = &g->device[i];
+		if (!d->busy_ns)
+			continue;
+		if (!d->marks && !d->inside)
+			d->known_ns = now;
+		gate_settle(g, (int)i, t, now);
+	}
+	vgpu_unlock(&g->lock);
+}
+
+/* ---- contexts that end ----------------------------------------------------------------------------------------------------------- */
+
+void vgpu_gate_context_begin(void)
+{
+	struct gate *g = gate_there();
+	if (!g)
+		return;
+	vgpu_lock(&g->lock);
+	g->frozen++;
+	vgpu_unlock(&g->lock);
+	for (uint64_t waited = 0; __atomic_load_n(&g->asking, __ATOMIC_ACQUIRE) && waited < FREEZE_NS; waited += 50000)
+		vgpu_pause_ns(50000);
+}
+
+static void forget_context(struct gate *g, CUcontext gone)
+{
+	for (unsigned i = 0; i < g->count; i++) {
+		if (g->mark[i].context != gone)
+			continue;
+		g->mark[i].over = true;
+		g->mark[i].works = 0; /* teaches nothing */
+	}
+	gate_sweep(g, vgpu_now_ns());
+	for (unsigned i = 0; i < g->spares;) {
+		if (g->spare[i].context == gone)
+			g->spare[i] = g->spare[--g->spares];
+		else
+			i++;
+	}
+}
+
+void vgpu_gate_context_end(CUcontext gone)
+{
+	struct gate *g = gate_there();
+	if (!g)
+		return;
+	vgpu_lock(&g->lock);
+	if (g->frozen)
+		g->frozen--;
+	if (gone)
+		forget_context(g, gone);
+	gate_helper_need(g, vgpu_now_ns());
+	vgpu_unlock(&g->lock);
+}

@@ -1,0 +1,283 @@
+/* gate_turn.c: whether a launch may go now, and waiting until it may: for the turn, for room, for the private bucket.
+ *
+ * Called by gate.c with the gate's lock, which is given back while the thread sleeps. Sleeps are raw futex calls of at most
+ * 100 ms: neither a signal, nor the arbiter's death, nor a policy that opens the gate is missed for longer.
+ * What can go wrong: the arbiter does not answer. Whoever has asked and waited PTG_PATIENCE_NS beside a heartbeat that
+ * stands still goes on by the container's private bucket, until the heartbeat goes on. A turns file of garbage is an
+ * arbiter that does not answer. Work that never ends is waited for once, for a bounded time. */
+#include "gate_core.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define SLEEP_NS    100000000u /* most at a time */
+#define EXPIRED_NS  1000000 /* the same while the deadline has passed and the word still says that we may */
+#define DEADLINE_NS UINT64_C(2000000000) /* a deadline further ahead is garbage */
+#define DEBT_NS     UINT64_C(900000000) /* most that the bucket may owe: nobody stands still for longer */
+#define PEERS_NS    5000000 /* how old the count of busy processes may be */
+
+void gate_sleep(const uint32_t *word, uint32_t value, uint64_t ns, bool shared)
+{
+	struct timespec bound = {.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)};
+	syscall(SYS_futex, word, shared ? FUTEX_WAIT : FUTEX_WAIT_PRIVATE, value, &bound, NULL, 0);
+}
+
+void gate_ring(struct gate *g)
+{
+	if (!g->bell)
+		return;
+	__atomic_add_fetch(g->bell, 1, __ATOMIC_SEQ_CST);
+	vgpu_futex_wake(g->bell, INT_MAX);
+}
+
+bool gate_urgent(const struct gate_device *d)
+{
+	return !(__atomic_load_n(&d->turn->word, __ATOMIC_ACQUIRE) & 1) ||
+	       __atomic_load_n(&d->turn->flags, __ATOMIC_RELAXED) & PTG_TURN_WATCHED;
+}
+
+/* ---- the private bucket ------------------------------------------------------------------------------------------------ */
+
+static uint32_t rate(int device)
+{
+	struct vgpu_state *s = vgpu_state();
+	struct gate *g = gate_there();
+	uint32_t fallback = g ? __atomic_load_n(&g->device[device].turn->fallback, __ATOMIC_RELAXED) : 0;
+	uint32_t cores = s ? __atomic_load_n(&s->policy.device[device].cores, __ATOMIC_RELAXED) : 0;
+	uint32_t ceiling = s ? __atomic_load_n(&s->policy.device[device].ceiling, __ATOMIC_RELAXED) : 0;
+	uint32_t permille = fallback ? fallback : cores ? cores : ceiling;
+	return permille >= 1 && permille <= 1000 ? permille : 1000;
+}
+
+/* Processes of the container that have work in flight here; the line of one that was killed counts until somebody gives its
+ * slot back. */
+static uint32_t peers(struct gate *g, int device, uint64_t now)
+{
+	struct gate_device *d = &g->device[device];
+	struct vgpu_state *s = vgpu_state();
+	if (!g->bell || !s || (d->peers && now - d->peers_at < PEERS_NS))
+		return d->peers ? d->peers : 1;
+	uint32_t count = 0;
+	for (uint32_t i = 0; i < vgpu_slot_high(s->ledger.map); i++)
+		count +=
+		        i == s->slot || __atomic_load_n(&s->ledger.map->turn[device][i].busy_ns, __ATOMIC_RELAXED) != 0;
+	d->peers = count ? count : 1;
+	d->peers_at = now;
+	return d->peers;
+}
+
+void gate_pay(struct gate *g, int device, uint64_t now)
+{
+	struct gate_device *d = &g->device[device];
+	uint64_t from = d->charged_ns > d->busy_ns ? d->charged_ns : d->busy_ns;
+	if (!d->degraded || !d->busy_ns || now <= from)
+		return;
+	d->charged_ns = now;
+	uint64_t price = (now - from) * 1000 / rate(device) / peers(g, device, now);
+	uint64_t most = now + PTG_BUCKET_NS + DEBT_NS;
+	uint64_t before = __atomic_load_n(d->bucket, __ATOMIC_RELAXED), after;
+	do {
+		after = before > most ? most : (before > now ? before : now) + price;
+		after = after > most ? most : after;
+	} while (!__atomic_compare_exchange_n(d->bucket, &before, after, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+}
+
+/* How long until it may launch; 0: now. */
+static uint64_t bucket_full(struct gate *g, int device, uint64_t now)
+{
+	gate_pay(g, device, now);
+	uint64_t until = __atomic_load_n(g->device[device].bucket, __ATOMIC_RELAXED);
+	if (until <= now + PTG_BUCKET_NS)
+		return 0;
+	until -= now + PTG_BUCKET_NS;
+	return until < DEBT_NS ? until : DEBT_NS;
+}
+
+static void degrade(struct gate *g, int device, bool degraded, uint64_t now)
+{
+	struct gate_device *d = &g->device[device];
+	if (d->degraded == degraded)
+		return;
+	if (degraded)
+		d->charged_ns = now;
+	d->degraded = degraded;
+	__atomic_store_n(&d->line->degraded, degraded, __ATOMIC_RELEASE);
+	if (degraded)
+		vgpu_log(VGPU_LOG_WARNING,
+		         "no arbiter answers for device %d of the grant: launches go by the share's own bucket",
+		         device);
+	else
+		vgpu_log(VGPU_LOG_WARNING,
+		         "the arbiter answers again for device %d of the grant: launches wait for turns", device);
+}
+
+/* ---- the turn ----------------------------------------------------------------------------------------------------------- */
+
+static bool alive(const struct gate_device *d, uint64_t now)
+{
+	uint64_t beat = __atomic_load_n(&d->turn->heartbeat_ns, __ATOMIC_ACQUIRE);
+	return beat > now ? beat - now < PTG_PATIENCE_NS : now - beat < PTG_PATIENCE_NS;
+}
+
+static bool has_turn(const struct gate_device *d, struct gate_wait *wait, uint64_t now)
+{
+	wait->word = __atomic_load_n(&d->turn->word, __ATOMIC_ACQUIRE);
+	uint64_t deadline = __atomic_load_n(&d->turn->deadline_ns, __ATOMIC_ACQUIRE);
+	bool in_time = deadline > now && deadline - now <= DEADLINE_NS;
+	wait->sleep_ns = (wait->word & 1) && !in_time ? EXPIRED_NS : SLEEP_NS;
+	return (wait->word & 1) && in_time;
+}
+
+/* Nobody answers: there never was an arbiter, or one that was asked has said nothing for so long. */
+static bool deserted(const struct gate *g, const struct gate_wait *wait, uint64_t now)
+{
+	if (!g->turns || (__atomic_load_n(&g->turns->arbiter, __ATOMIC_RELAXED) == 0 &&
+	                  __atomic_load_n(&g->turns->turn[0].heartbeat_ns, __ATOMIC_RELAXED) == 0))
+		return true;
+	return wait->want_ns != 0 && now - wait->want_ns >= PTG_PATIENCE_NS;
+}
+
+static bool may_by_turn(struct gate *g, int device, struct gate_wait *wait, uint64_t now)
+{
+	struct gate_device *d = &g->device[device];
+	bool turn = has_turn(d, wait, now);
+	if (alive(d, now))
+		degrade(g, device, false, now);
+	else if (!turn && deserted(g, wait, now))
+		degrade(g, device, true, now);
+	if (!d->degraded)
+		return turn;
+	uint64_t until = bucket_full(g, device, now);
+	wait->sleep_ns = until < SLEEP_NS ? until : SLEEP_NS;
+	return until == 0;
+}
+
+/* ---- room --------------------------------------------------------------------------------------------------------------- */
+
+uint64_t gate_bound(struct gate *g, int device, uint64_t now)
+{
+	const struct gate_device *d = &g->device[device];
+	uint64_t bound = UINT64_C(1000) * __atomic_load_n(&d->turn->outstanding_us, __ATOMIC_RELAXED);
+	if (bound == 0 || bound > UINT64_C(1000000000))
+		bound = GATE_FLIGHT_NS;
+	if (__atomic_load_n(&d->turn->flags, __ATOMIC_RELAXED) & PTG_TURN_SHORT && bound > GATE_SHORT_NS)
+		bound = GATE_SHORT_NS;
+	return bound / peers(g, device, now);
+}
+
+/* One launch always has room. What is in flight may need the next launch in order to end: so waiting has an end, and where
+ * it came to that there is no more of it until something has ended. */
+static bool has_room(struct gate *g, int device, struct gate_wait *wait, uint64_t now)
+{
+	struct gate_device *d = &g->device[device];
+	uint64_t flight = gate_in_flight(g, device, now);
+	if (flight == 0 || d->stuck || flight + gate_mean(d, VGPU_WORK_KERNEL) <= gate_bound(g, device, now))
+		return true;
+	if (wait->room_ns == 0 || wait->over != d->over) {
+		wait->over = d->over;
+		wait->room_ns = now + 2 * flight + GATE_GUARD_NS;
+	}
+	d->stuck = now >= wait->room_ns;
+	uint64_t next = gate_next_over(g, device);
+	wait->sleep_ns = next > now + GATE_POLL_NS ? next - now : GATE_POLL_NS;
+	if (wait->sleep_ns > GATE_TICK_NS)
+		wait->sleep_ns = GATE_TICK_NS;
+	return d->stuck;
+}
+
+/* ---- both --------------------------------------------------------------------------------------------------------------- */
+
+void gate_want(struct gate_device *d, int change, uint64_t now)
+{
+	d->want += (uint32_t)change;
+	if (change > 0 && d->want == 1)
+		d->want_ns = now;
+	__atomic_store_n(&d->line->want_ns, d->want ? d->want_ns : 0, __ATOMIC_RELAXED);
+	__atomic_store_n(&d->line->want, d->want, __ATOMIC_SEQ_CST);
+}
+
+void gate_waited(struct gate *g, int device, struct gate_wait *wait)
+{
+	struct gate_device *d = &g->device[device];
+	if (wait->want_ns == 0)
+		return;
+	uint64_t now = vgpu_now_ns();
+	gate_want(d, -1, now);
+	if (vgpu_gate_self->used)
+		vgpu_gate_self->waiting = 0;
+	d->waits++;
+	d->waited_ns += now - wait->want_ns;
+	wait->want_ns = 0;
+	__atomic_store_n(&d->line->waits, d->waits, __ATOMIC_RELAXED);
+	__atomic_store_n(&d->line->waited_ns, d->waited_ns, __ATOMIC_RELAXED);
+}
+
+bool gate_may_launch(struct gate *g, int device, struct gate_wait *wait)
+{
+	struct gate_device *d = &g->device[device];
+	for (;;) {
+		uint64_t now = vgpu_now_ns();
+		wait->free = !gate_gated(device);
+		if (wait->free)
+			return true;
+		if (!may_by_turn(g, device, wait, now)) {
+			wait->room_ns = 0;
+			return false;
+		}
+		if (!has_room(g, device, wait, now))
+			return false;
+		if (d->busy_ns)
+			return true;
+		gate_begin(g, device, now);
+		if (d->degraded || __atomic_load_n(&d->turn->word, __ATOMIC_SEQ_CST) == wait->word)
+			return true;
+		gate_withdraw(g, device);
+	}
+}
+
+static void wait_for_room(struct gate *g, struct gate_wait *wait)
+{
+	if (gate_ask(g))
+		return;
+	uint32_t progress = __atomic_load_n(&g->progress, __ATOMIC_ACQUIRE);
+	g->sleepers++;
+	vgpu_unlock(&g->lock);
+	gate_sleep(&g->progress, progress, wait->sleep_ns, false);
+	vgpu_lock(&g->lock);
+	g->sleepers--;
+}
+
+static void wait_for_turn(struct gate *g, int device, struct gate_wait *wait)
+{
+	struct gate_device *d = &g->device[device];
+	uint64_t now = vgpu_now_ns();
+	if (wait->want_ns == 0) {
+		wait->want_ns = now;
+		gate_want(d, 1, now);
+		if (vgpu_gate_self->used)
+			vgpu_gate_self->waiting = (uint32_t)device + 1;
+		if (d->want == 1)
+			gate_ring(g);
+	} else if (!alive(d, now)) {
+		gate_ring(g); /* a new arbiter has not heard the first one */
+	}
+	gate_settle(g, device, vgpu_gate_self, now);
+	gate_helper_need(g, now + gate_in_flight(g, device, now));
+	vgpu_unlock(&g->lock);
+	gate_sleep(&d->turn->word, wait->word, wait->sleep_ns, true);
+	vgpu_lock(&g->lock);
+}
+
+void gate_wait(struct gate *g, int device, struct gate_wait *wait)
+{
+	if (wait->room_ns != 0) {
+		gate_waited(g, device, wait); /* it has its turn */
+		wait_for_room(g, wait);
+	} else {
+		wait_for_turn(g, device, wait);
+	}
+}

@@ -1,0 +1,219 @@
+/* table.h: a hand-over whose turns the test itself gives: policy with the gate shut, ledger, turns file, and a small
+ * arbiter that does what it is told.
+ *
+ * The test's process is the arbiter and never calls the driver after the machine was made; programs are players (grant.h)
+ * in processes of their own. Nothing is measured in time: the test waits until the ledger says something (TABLE_UNTIL;
+ * a bound on hangs is the runner's time-out) and asks the simulated driver's counters. */
+#ifndef PARTAGE_TESTS_TABLE_H
+#define PARTAGE_TESTS_TABLE_H
+
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <time.h>
+
+#include "partage/turns.h"
+#include "shim/grant.h"
+
+#define MS UINT64_C(1000000)
+
+struct table {
+	const char *name;
+	struct ptg_turns *turns;
+	struct ptg_ledger *ledger;
+	struct ptg_policy policy;
+	pthread_t beat;
+	uint32_t beating; /* the arbiter lives */
+	uint32_t open; /* bit by device: its deadline is moved on */
+};
+
+static inline uint64_t table_now(void)
+{
+	struct timespec now;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+#define TABLE_UNTIL(condition)                                                                                         \
+	while (!(condition))                                                                                           \
+	table_breathe()
+
+static inline void table_breathe(void)
+{
+	struct timespec some = {.tv_nsec = 200000};
+	nanosleep(&some, NULL);
+}
+
+#define LOOK(field) __atomic_load_n(&(field), __ATOMIC_SEQ_CST)
+
+static inline void table_beat(struct table *t)
+{
+	uint64_t now = table_now();
+	for (uint32_t i = 0; i < t->policy.ndev; i++) {
+		if (LOOK(t->open) >> i & 1)
+			__atomic_store_n(&t->turns->turn[i].deadline_ns, now + 500 * MS, __ATOMIC_SEQ_CST);
+		__atomic_store_n(&t->turns->turn[i].heartbeat_ns, now, __ATOMIC_SEQ_CST);
+	}
+}
+
+static inline void *table_main(void *arg)
+{
+	struct table *t = arg;
+	struct timespec some = {.tv_nsec = 10 * MS};
+	while (LOOK(t->beating)) {
+		table_beat(t);
+		nanosleep(&some, NULL);
+	}
+	return NULL;
+}
+
+static inline void table_live(struct table *t)
+{
+	__atomic_store_n(&t->beating, 1, __ATOMIC_SEQ_CST);
+	table_beat(t);
+	CHECK(pthread_create(&t->beat, NULL, table_main, t) == 0, "thread");
+}
+
+static inline void table_die(struct table *t)
+{
+	__atomic_store_n(&t->beating, 0, __ATOMIC_SEQ_CST);
+	CHECK(pthread_join(t->beat, NULL) == 0, "join");
+}
+
+static inline void table_wake(struct table *t, int device)
+{
+	syscall(SYS_futex, &t->turns->turn[device].word, FUTEX_WAKE, 1000, NULL, NULL, 0);
+}
+
+static inline void table_turn(struct table *t, int device, bool open)
+{
+	struct ptg_turn *turn = &t->turns->turn[device];
+	if ((LOOK(turn->word) & 1) == open)
+		return;
+	if (open) {
+		__atomic_or_fetch(&t->open, 1u << device, __ATOMIC_SEQ_CST);
+		table_beat(t);
+	} else {
+		__atomic_and_fetch(&t->open, ~(1u << device), __ATOMIC_SEQ_CST);
+	}
+	__atomic_add_fetch(&turn->word, 1, __ATOMIC_SEQ_CST);
+	table_wake(t, device);
+}
+
+static inline void table_open(struct table *t)
+{
+	table_turn(t, 0, true);
+}
+
+static inline void table_close(struct table *t)
+{
+	table_turn(t, 0, false);
+}
+
+/* Sets what the gate looks at, as whoever writes policies does; waiters are woken, as the arbiter does. */
+static inline void table_gate(struct table *t, uint32_t mask)
+{
+	t->policy.gated = mask;
+	for (uint32_t i = 0; i < t->policy.ndev; i++)
+		t->policy.device[i].gated = mask >> i & 1;
+	grant_change(t->name, t->policy);
+	for (uint32_t i = 0; i < t->policy.ndev; i++)
+		table_wake(t, (int)i);
+}
+
+static inline struct ptg_turns *table_file(const char *name, uint32_t ndev)
+{
+	const char *path = grant_path(name, "turns");
+	int fd = open(path, O_CREAT | O_RDWR | O_CLOEXEC, 0600);
+	CHECK(fd >= 0 && ftruncate(fd, sizeof(struct ptg_turns)) == 0, "%s", path);
+	close(fd);
+	struct ptg_turns *turns = share_map(path, sizeof(*turns));
+	turns->layout = PTG_TURNS_LAYOUT;
+	turns->size = sizeof(*turns);
+	turns->ndev = ndev;
+	turns->arbiter = getpid();
+	turns->magic = PTG_TURNS_MAGIC;
+	return turns;
+}
+
+/* A policy of `count` devices, all gated, nobody's turn; the arbiter lives. Makes the machine. */
+static inline void table_set(struct table *t, const char *name, unsigned count)
+{
+	struct granted granted[PTG_DEVICES];
+	scene("the machine", touch);
+	for (unsigned i = 0; i < count; i++)
+		granted[i] = (struct granted){.device = (int)i, .memory = 4 * GIB};
+	*t = (struct table){.name = name, .policy = grant_policy(granted, count)};
+	t->policy.gated = (1u << count) - 1;
+	for (unsigned i = 0; i < count; i++) {
+		t->policy.device[i].gated = 1;
+		t->policy.device[i].turn = i;
+		t->policy.device[i].cores = 500;
+	}
+	grant_seal(&t->policy);
+	grant_hand_over(name, &t->policy);
+	t->turns = table_file(name, count);
+	table_live(t);
+}
+
+static inline void table_end(struct table *t)
+{
+	table_die(t);
+}
+
+/* The slot of a process; waits until it has one. */
+static inline uint32_t table_slot(struct table *t, pid_t pid)
+{
+	struct stat status;
+	const char *path = grant_path(t->name, "ledger");
+	while (t->ledger == NULL) {
+		CHECK(stat(path, &status) == 0, "%s", path);
+		if ((size_t)status.st_size >= sizeof(struct ptg_ledger))
+			t->ledger = share_map(path, sizeof(struct ptg_ledger));
+		else
+			table_breathe();
+	}
+	for (;;) {
+		for (uint32_t i = 0; i < PTG_SLOTS; i++)
+			if (LOOK(t->ledger->slot[i].state) == PTG_SLOT_USED && t->ledger->slot[i].pid == pid)
+				return i;
+		table_breathe();
+	}
+}
+
+/* What a process says to the arbiter. */
+static inline struct ptg_slot_turn *table_line(struct table *t, pid_t pid, int device)
+{
+	uint32_t slot = table_slot(t, pid);
+	return &t->ledger->turn[device][slot];
+}
+
+/* Nanoseconds of the engine that were used so far, by everybody. */
+static inline uint64_t table_engine(int device)
+{
+	return __atomic_load_n(&machine()->device[device].engine_busy_ns, __ATOMIC_SEQ_CST);
+}
+
+/* ---- in a player ------------------------------------------------------------------------------------------------------ */
+
+static const char table_ptx[] __attribute__((unused)) = ".version 8.0\n.target sm_70\n.address_size 64\n"
+                                                        ".visible .entry spin_ns(.param .u64 ns) { ret; }\n"
+                                                        ".visible .entry nothing() { ret; }\n";
+
+static inline CUfunction table_kernel(const char *name)
+{
+	CUmodule module;
+	CUfunction function;
+	OK(cuModuleLoadData(&module, table_ptx));
+	OK(cuModuleGetFunction(&function, module, name));
+	return function;
+}
+
+static inline CUresult table_spin(CUfunction spin, CUstream stream, uint64_t ns)
+{
+	void *params[] = {&ns};
+	return cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, stream, params, NULL);
+}
+
+#endif
