@@ -27,7 +27,6 @@
 #include "partage/turns.h"
 
 #define HOST_NAME     256 /* bytes of a hand-over's name, its end included */
-#define PTG_BELL_PAGE 4096 /* bytes of a ledger that hold its bell */
 #define HOST_MS       UINT64_C(1000000)
 #define HOST_REGISTRY ".lock"    /* in the root: names.REGISTRY_LOCK of the Python side */
 #define HOST_SERVING  ".arbiter" /* in the root: held by its host, says who that is; names.ARBITER_LOCK */

@@ -1,6 +1,7 @@
 /* host_locks.c: one arbiter a device on this machine, one host a root.
  *
- * A device is arbitrated by whoever holds the flock of its file in the machine's lock directory; the file says who that is.
+ * A device is arbitrated by whoever holds the OFD lock of its file in the machine's lock directory (the kernel drops it at
+ * death, and others can ask for it without taking it); the file says who that is.
  * It is taken while tenants of ours are gated on the device and let go when none is. Who does not get it is told, once, in
  * the log, by whom it is held, and tries again when that file is closed by anybody (inotify; the kernel lets the lock go a
  * moment after the event, hence a few tries).
@@ -16,7 +17,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -49,6 +49,13 @@ static void sign(struct ptg_host *host, int fd)
 	                 start_time(), host->root);
 	if (ftruncate(fd, 0) || pwrite(fd, text, (size_t)n, 0) != n)
 		host_log(host, "cannot say in a lock file that it is ours: %s", strerror(errno));
+}
+
+/* Take the lock of a file that open_lock() opened, if nobody holds it. */
+static bool try_lock(int fd)
+{
+	struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 0, .l_len = 1};
+	return fcntl(fd, F_OFD_SETLK, &lock) == 0;
 }
 
 static void read_owner(int fd, char *text, size_t size)
@@ -94,10 +101,12 @@ int locks_serve(struct ptg_host *host, char *why, size_t size)
 		snprintf(why, size, "%s/%s: %s", host->root, HOST_SERVING, strerror(-error));
 		return error;
 	}
-	if (flock(host->serving_fd, LOCK_EX | LOCK_NB)) {
+	if (!try_lock(host->serving_fd)) {
 		char owner[512];
 		read_owner(host->serving_fd, owner, sizeof owner);
 		snprintf(why, size, "served by %s", owner);
+		close(host->serving_fd); /* not ours to empty */
+		host->serving_fd = -1;
 		return -EBUSY;
 	}
 	sign(host, host->serving_fd);
@@ -107,8 +116,7 @@ int locks_serve(struct ptg_host *host, char *why, size_t size)
 int locks_registry(struct ptg_host *host)
 {
 	int fd = openat(host->root_fd, HOST_REGISTRY, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600);
-	struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 0, .l_len = 1};
-	if (fd >= 0 && fcntl(fd, F_OFD_SETLK, &lock)) {
+	if (fd >= 0 && !try_lock(fd)) {
 		close(fd);
 		return -1;
 	}
@@ -206,7 +214,7 @@ static void take(struct ptg_host *host, struct device *d, uint64_t now)
 	}
 	if (d->watch < 0)
 		d->watch = watch_lock(host, d->lock); /* before the lock is tried: its end is not missed */
-	if (!flock(d->lock, LOCK_EX | LOCK_NB)) {
+	if (try_lock(d->lock)) {
 		if (!is_named(d->lock)) { /* removed since we opened it */
 			let_go(host, d);
 			d->retry_at = now;

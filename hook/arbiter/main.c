@@ -7,13 +7,19 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "host.h"
+
+#ifndef SYS_close_range
+#define SYS_close_range 436
+#endif
 
 static struct ptg_host *host;
 
@@ -33,7 +39,7 @@ static const char help[] =
         "  --idle-exit SECONDS  end when nobody had to take turns for so long (default: never)\n"
         "  --log FILE           append what happens to FILE (default: standard error)\n"
         "  --ready-fd FD        write a line to this descriptor once turns are given, or say who gives them, and close "
-	"it\n";
+        "it\n";
 
 static void end(int signal)
 {
@@ -52,6 +58,13 @@ static uint64_t parse_seconds(const char *text)
 	if (errno || rest == text || *rest || !(seconds >= 0 && seconds < 1e9))
 		return UINT64_MAX - 1;
 	return (uint64_t)(seconds * 1e3 + 0.5) * 1000000;
+}
+
+/* The working directory is left; a name that leads nowhere is complained about by whoever opens it. */
+static const char *absolute(const char *path)
+{
+	const char *whole = realpath(path, NULL);
+	return whole ? whole : path;
 }
 
 static int parse(int argc, char **argv, struct arguments *a)
@@ -104,6 +117,16 @@ static void say_ready(int fd, const char *line)
 	close(fd);
 }
 
+/* Whoever starts us may have files open that are nobody else's business, and would be kept open with us. */
+static void close_inherited(int keep)
+{
+	unsigned first = STDERR_FILENO + 1, last = keep > STDERR_FILENO ? (unsigned)keep - 1 : UINT_MAX;
+	if (first <= last)
+		syscall(SYS_close_range, first, last, 0);
+	if (last != UINT_MAX)
+		syscall(SYS_close_range, (unsigned)keep + 1, UINT_MAX, 0);
+}
+
 static void handle_signals(void)
 {
 	struct sigaction action = {.sa_handler = end};
@@ -121,6 +144,9 @@ int main(int argc, char **argv)
 		fputs(help, stderr);
 		return 2;
 	}
+	close_inherited(a.ready_fd);
+	a.options.root = absolute(a.options.root);
+	a.options.lock_dir = absolute(a.options.lock_dir);
 	if (a.log) {
 		a.options.log_fd = open(a.log, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
 		if (a.options.log_fd < 0) {
@@ -130,6 +156,8 @@ int main(int argc, char **argv)
 		}
 	}
 	host = ptg_host_open(&a.options, why, sizeof why);
+	if (chdir("/"))
+		perror("partage-arbiter: /");
 	if (!host) {
 		int served = !strncmp(why, "served by", 9);
 		snprintf(line, sizeof line, "%s\n", why);

@@ -42,6 +42,7 @@ static int ptg_slot_set_host_pid(void *map, uint32_t index, int32_t pid);
 static int ptg_futex_wait(void *p, uint32_t expected, int64_t timeout_ns);
 static int ptg_futex_wake(void *p);
 static int ptg_doorbell_ring(void *map);
+static int ptg_turn_bell_ring(int fd);
 """
 
 

@@ -14,6 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -97,6 +98,28 @@ static int ptg_slot_set_host_pid(void *map, uint32_t index, int32_t pid)
 		result = 0;
 	}
 	ptg_guard_armed = 0;
+	return result;
+}
+
+/* ---- the bell of turns --------------------------------------------------------------------------------------------------- */
+
+/* Tell the arbiter to look: +1 and wake, as a process does that wants a turn. -EFAULT: the ledger is cut. */
+static int ptg_turn_bell_ring(int fd)
+{
+	void *page = mmap(NULL, PTG_BELL_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (page == MAP_FAILED)
+		return -errno;
+	uint32_t *bell = &((struct ptg_ledger *)page)->turn_bell;
+	volatile int result = -EFAULT;
+	if (!sigsetjmp(ptg_guard_back, 1)) {
+		ptg_guard_armed = 1;
+		__atomic_fetch_add(bell, 1, __ATOMIC_SEQ_CST);
+		result = 0;
+	}
+	ptg_guard_armed = 0;
+	if (!result)
+		result = (int)syscall(SYS_futex, bell, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+	munmap(page, PTG_BELL_PAGE);
 	return result;
 }
 

@@ -56,6 +56,7 @@
 #define PTG_SLOTS         1024 /* most processes of one container on a device at once */
 #define PTG_BUCKET_NS     100000000 /* window of the private bucket that holds while no arbiter answers */
 #define PTG_UNIT          4096 /* bytes per charged unit */
+#define PTG_BELL_PAGE     4096 /* bytes at the beginning that hold both bells: what a listener maps */
 
 /* Device word W: used:32 | slot:10 | seq:22. Slot words `done` and `next`: used:32 | 0:10 | seq:22. */
 #define PTG_USED_SHIFT 32

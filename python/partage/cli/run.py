@@ -5,12 +5,10 @@ from __future__ import annotations
 import click
 
 from partage.cli import completed
-from partage.cli.types import CORES, MEMORY, PRIORITY
+from partage.cli.types import CLASSES, CORES, MEMORY, PRIORITY, WEIGHT
 from partage.model import ShareClass, Wish
 from partage.run.runner import Request
 from partage.run.runner import run as run_program
-
-CLASSES = click.Choice([kind.value for kind in ShareClass])
 
 
 def split_devices(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
@@ -36,6 +34,9 @@ def split_devices(_: click.Context, __: click.Parameter, given: tuple[str, ...])
 @click.option("--class", "share_class", type=CLASSES, help="Default: fixed with --cores; burst without.")
 @click.option("--priority", "-p", type=PRIORITY, default="P1", show_default=True, help="P0 (first), P1 or P2.")
 @click.option(
+    "--weight", "-w", type=WEIGHT, help="Part of the surplus, 1 to 10000. Default: the cores in permille, or 100."
+)
+@click.option(
     "--sim", shell_complete=completed.profiles, help="Profile of the simulated machine to use, see `partage sim list`."
 )
 @click.argument(
@@ -53,6 +54,7 @@ def run(  # noqa: PLR0913 -- one parameter an option
     cores: int | None,
     share_class: str | None,
     priority: int,
+    weight: int | None,
     sim: str | None,
     program: tuple[str, ...],
 ) -> int:
@@ -60,6 +62,6 @@ def run(  # noqa: PLR0913 -- one parameter an option
 
     Without a real driver the simulated one is used. Several runs share a card; what the card cannot hold is refused.
     """
-    wish = Wish(cores, ShareClass(share_class) if share_class else None, priority)
+    wish = Wish(cores, ShareClass(share_class) if share_class else None, priority, weight)
     wish.resolved_class()
     return run_program(Request(program[0], program[1:], devices, memory, wish, sim))

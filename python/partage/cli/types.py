@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from partage.model import parse_cores, parse_memory, parse_priority
+from partage.model import ShareClass, parse_cores, parse_memory, parse_priority, parse_weight
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,3 +27,5 @@ class Parsed(click.ParamType):  # type: ignore[type-arg] # generic only since cl
 MEMORY = Parsed("memory", parse_memory)
 CORES = Parsed("cores", parse_cores)
 PRIORITY = Parsed("priority", parse_priority)
+WEIGHT = Parsed("weight", parse_weight)
+CLASSES = click.Choice([kind.value for kind in ShareClass])

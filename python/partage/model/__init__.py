@@ -11,7 +11,7 @@ from partage.model.errors import (
     ShareRefused,
     UsageError,
 )
-from partage.model.share import Share, ShareClass, Wish, parse_priority
+from partage.model.share import Share, ShareClass, Wish, default_weight, parse_priority, parse_weight, times_of
 from partage.model.units import Bytes, Permille, format_cores, format_memory, parse_cores, parse_memory
 
 __all__ = [
@@ -30,10 +30,13 @@ __all__ = [
     "ShareRefused",
     "UsageError",
     "Wish",
+    "default_weight",
     "format_cores",
     "format_memory",
     "parse_cores",
     "parse_memory",
     "parse_priority",
+    "parse_weight",
     "pick",
+    "times_of",
 ]

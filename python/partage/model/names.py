@@ -39,6 +39,11 @@ LEDGER_FILE: Final = "ledger"
 TURNS_FILE: Final = "turns"
 MACHINE_FILE: Final = "machine"
 REGISTRY_LOCK: Final = ".lock"  # in the directory of hand-overs: held while shares are added up
+ARBITER_LOCK: Final = ".arbiter"  # there too: held by the arbiter of these hand-overs, says who that is
+ARBITER_LOG: Final = ".arbiter.log"  # there too: what it says
+ARBITER: Final = "partage-arbiter"  # its program, beside the library
+# The first that all users of the machine share holds the locks of real devices; owner and mode are checked.
+LOCK_DIRECTORIES: Final = ("/run/lock", "/tmp")  # noqa: S108
 CDI_DIRECTORY: Final = "/var/run/cdi"
 CONFIG_FILE: Final = "/etc/partage/config.yaml"
 LIBRARY: Final = "libvgpu.so"

@@ -14,6 +14,7 @@ from partage.model.errors import ShareRefused, UsageError
 from partage.model.units import format_memory
 
 CORES_MAX: Final = 1000
+WEIGHT_MAX: Final = 10000
 DEFAULT_WEIGHT: Final = 100
 DEFAULT_PRIORITY: Final = 1
 
@@ -45,7 +46,7 @@ class Share:
                 f"the card has {format_memory(self.physical)}",
                 "ask for more than 0 and at most the whole card",
             )
-        if not (0 <= self.cores <= self.ceiling <= CORES_MAX and self.ceiling > 0 and 1 <= self.weight <= 10000):
+        if not (0 <= self.cores <= self.ceiling <= CORES_MAX and self.ceiling > 0 and 1 <= self.weight <= WEIGHT_MAX):
             raise UsageError(
                 f"share of {self.uuid}",
                 f"cores {self.cores} ‰, ceiling {self.ceiling} ‰, weight {self.weight}",
@@ -56,11 +57,12 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """Cores, class and priority as asked; None where the user said nothing. Cores in permille."""
+    """Cores, class, priority and weight as asked; None where the user said nothing. Cores in permille."""
 
     cores: int | None = None
     share_class: ShareClass | None = None
     priority: int = DEFAULT_PRIORITY
+    weight: int | None = None
 
     def resolved_class(self) -> ShareClass:
         """Return the class that applies; raises UsageError for `fixed` without cores."""
@@ -72,13 +74,27 @@ class Wish:
 
     def share_of(self, uuid: str, memory: int, physical: int) -> Share:
         """Return the share of one device for this wish; memory and physical in bytes."""
-        asked = self.cores or 0
-        kind = self.resolved_class()
-        cores = 0 if kind is ShareClass.BEST_EFFORT else asked
-        ceiling = CORES_MAX
-        if kind is ShareClass.FIXED or (kind is ShareClass.BEST_EFFORT and asked):
-            ceiling = asked
-        return Share(uuid, memory, cores, ceiling, cores or DEFAULT_WEIGHT, physical)
+        cores, ceiling = times_of(self.resolved_class(), self.cores or 0)
+        return Share(uuid, memory, cores, ceiling, self.weight or default_weight(cores), physical)
+
+
+def times_of(kind: ShareClass, asked: int) -> tuple[int, int]:
+    """Return guarantee and ceiling (permille) of a share of this class for which `asked` cores were named (0: none)."""
+    cores = 0 if kind is ShareClass.BEST_EFFORT else asked
+    return cores, asked if asked and kind is not ShareClass.BURST else CORES_MAX
+
+
+def default_weight(cores: int) -> int:
+    """Return the weight of a share with this guarantee (permille) where nobody asked for another."""
+    return cores or DEFAULT_WEIGHT
+
+
+def parse_weight(text: str) -> int:
+    """Return the weight that `text` means, 1 to 10000; raises UsageError otherwise."""
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= WEIGHT_MAX):
+        limit = f"accepted: a whole number from 1 to {WEIGHT_MAX} (surplus is divided by weight)"
+        raise UsageError(f"weight '{text}'", "not a weight", limit, "write one of these")
+    return int(text)
 
 
 def parse_priority(text: str) -> int:

@@ -189,12 +189,12 @@ def check_room(wanted: Policy, devices: dict[str, Device], root: Path, *, instea
                 f"{format_memory(max(room, 0))} of {format_memory(card)} is free (held by {who})",
                 "ask for less, use another device, or end one of them",
             )
-        left = 1000 - sum(held.cores for held in beside.values())
-        if share.cores > left:
+        promised = sum(held.cores for held in beside.values())
+        if share.cores > 1000 - promised:
             raise ShareRefused(
                 f"share of {share.uuid}",
-                f"cores {format_cores(share.cores)} asked",
-                f"{format_cores(max(left, 0))} is free (held by {who})",
+                f"cores {format_cores(share.cores)} asked, {format_cores(promised + share.cores)} with all promised",
+                f"{format_cores(max(1000 - promised, 0))} is free (held by {who})",
                 "ask for less, use another device, or end one of them",
             )
 

@@ -1,4 +1,4 @@
-"""Where the native parts lie: libvgpu.so, the simulated driver, and whether a real driver is on this machine.
+"""Where the native parts lie: libvgpu.so, the arbiter, the simulated driver, and whether a real driver is here.
 
 A wheel carries them in `partage/_native/{lib,sim}`, a checkout builds them into `build/{lib,sim}`; the environment
 (`PARTAGE_LIBRARY`, `PARTAGE_SIM_LIBRARIES`) overrides both. What can go wrong: nothing was built (the message says
@@ -46,6 +46,15 @@ def _check_loadable(path: Path) -> None:
         raise LaunchError(
             str(path), f"cannot be mapped as code ({error})", "the loader would ignore it", step
         ) from error
+
+
+def find_arbiter() -> Path:
+    """Return the path of the arbiter's program, which lies beside the library; raises LaunchError where it does not."""
+    path = find_library().with_name(names.ARBITER)
+    if not os.access(path, os.X_OK):
+        value = "not executable" if path.exists() else "not found"
+        raise LaunchError(str(path), value, "it gives turns to programs that share a device", "run `make build`")
+    return path
 
 
 def find_sim() -> Path | None:

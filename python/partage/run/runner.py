@@ -1,8 +1,9 @@
 """`partage run`: any program with a share of a device, no Kubernetes.
 
-Promise the share (registry), make the hand-over (policy, turns, ledger), start the program with the library preloaded,
-watch until it ends, and return its own exit code. What can go wrong before the program runs is a PartageError; while
-it runs, only a program that turns out not to carry the library is stopped, since it would run without a limit.
+Promise the share (registry), make the hand-over (policy, turns, ledger), see who takes turns now and that an arbiter
+gives them, start the program with the library preloaded, watch until it ends, and return its own exit code. What can go
+wrong before the program runs is a PartageError; while it runs, only a program that turns out not to carry the library
+is stopped, since it would run without a limit.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from partage.model import Device, LaunchError, Share, UsageError, Wish, names, pick
-from partage.run import handover, launch, libraries
+from partage.run import gates, handover, launch, libraries
+from partage.run.arbiter import Keeper, lock_directory
 from partage.run.nvml import Nvml
 from partage.run.signals import Signals
 from partage.run.simulated import choose_machine, context_of
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from partage.run.handover import HandOver
+    from partage.shm import PolicyFile
 
 _CHECK_FIRST_S: Final = 0.002
 _CHECK_LAST_S: Final = 0.1
@@ -120,36 +123,48 @@ def _run(request: Request, nvml: Nvml) -> int:
             stack.callback(policy.close)
             watcher = Watcher(entry, policy, nvml)
             stack.callback(_clean_up, entry, watcher)
+            keeper = Keeper(root, lock_directory(simulated=ready.driver is not None))
+            stack.callback(keeper.close)
+            if gates.decide(root):
+                keeper.ensure()
         environment = launch.environment_for(
             os.environ, library=ready.library, directory=entry.path, uuids=list(ready.cards), driver=ready.driver
         )
         pid = launch.spawn(ready.path, (request.program, *request.arguments), environment)
         log.info("running", hand_over=entry.name, pid=pid)
-        return _Loop(pid, ready.library, watcher, signals).until_end()
+        return _Loop(pid, ready.library, watcher=watcher, signals=signals, keeper=keeper, policy=policy).until_end()
 
 
 def _clean_up(entry: HandOver, watcher: Watcher) -> None:
-    """Remove the hand-over unless processes that the program left behind still use it."""
+    """Remove the hand-over unless processes that the program left behind still use it; neighbours may be free again."""
     watcher.settle()
     watcher.close()
-    if handover.alive([entry]):
-        log.info("processes go on under the share; it ends with the last of them", hand_over=entry.name)
-    else:
-        entry.remove()
+    root = entry.path.parent
+    with handover.registry(root):
+        if handover.alive([entry]):
+            log.info("processes go on under the share; it ends with the last of them", hand_over=entry.name)
+        else:
+            entry.remove()
+        gates.decide(root)
 
 
 class _Loop:
-    """Waits for the program's end, its signals, its slots, and the proof that the library is in it."""
+    """Waits for the program's end, its signals, its slots, the arbiter, and the proof that the library is in it."""
 
-    def __init__(self, pid: int, library: Path, watcher: Watcher, signals: Signals) -> None:
+    def __init__(  # noqa: PLR0913 -- what it waits for
+        self, pid: int, library: Path, *, watcher: Watcher, signals: Signals, keeper: Keeper, policy: PolicyFile
+    ) -> None:
         self._pid = pid
         self._library = library
         self._watcher = watcher
         self._signals = signals
+        self._keeper = keeper
+        self._policy = policy
         self._pidfd = os.pidfd_open(pid)
         self._check_in: float | None = _CHECK_FIRST_S
         watcher.selector.register(self._pidfd, selectors.EVENT_READ)
         watcher.selector.register(signals.fd, selectors.EVENT_READ)
+        keeper.watch(watcher.selector)
         self._pass_on(even_from_terminal=True)  # what came before there was a program for the terminal to send it to
 
     def until_end(self) -> int:
@@ -161,10 +176,14 @@ class _Loop:
                     ended = True
                 elif key.fd == self._signals.fd:
                     self._pass_on()
+                elif key.data is self._keeper:
+                    self._keeper.ended()
                 else:
                     self._watcher.handle(key)
             self._check_injection()
             self._watcher.step()
+            self._keeper.step(is_gated=self._policy.is_gated)
+        self._keeper.close()
         self._watcher.selector.unregister(self._pidfd)
         self._watcher.selector.unregister(self._signals.fd)
         os.close(self._pidfd)
@@ -173,7 +192,8 @@ class _Loop:
         return code if code >= 0 else 128 - code
 
     def _timeout(self) -> float | None:
-        times = [time for time in (self._check_in, self._watcher.timeout()) if time is not None]
+        restart = self._keeper.timeout(is_gated=self._policy.is_gated)
+        times = [time for time in (self._check_in, self._watcher.timeout(), restart) if time is not None]
         return min(times, default=None)
 
     def _pass_on(self, *, even_from_terminal: bool = False) -> None:

@@ -3,6 +3,7 @@
 `policy` (we write, tenants read), `ledger` (tenants write, we read and reclaim), `turns` (the arbiter writes).
 """
 
+from partage.shm.bell import ring_turn_bell
 from partage.shm.files import OPEN_FLAGS
 from partage.shm.ledger import Ledger, LedgerDevice, Slot, SlotDevice, WatchedLedger, create_ledger, read_ledger
 from partage.shm.policy import MAX_DEVICES, Policy, PolicyDevice, PolicyFile, read_policy
@@ -30,4 +31,5 @@ __all__ = [
     "read_turn_lines",
     "read_turns",
     "read_turns_size",
+    "ring_turn_bell",
 ]

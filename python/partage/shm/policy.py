@@ -274,6 +274,11 @@ class PolicyFile:
                 raise
             return self._last, False
 
+    @property
+    def is_gated(self) -> bool:
+        """Whether the container takes turns on any device, as the file says now."""
+        return bool(self._shared.gated)
+
     def shut(self) -> None:
         """Put the container into the closed state: every further allocation is refused."""
         self.update(lambda policy: replace(policy, is_open=False))

@@ -152,27 +152,39 @@ static bool lock_byte(int fd, int byte, short type)
 	return fcntl(fd, F_OFD_SETLK, &lock) == 0;
 }
 
-struct hand hand_make(const struct world *w, const char *name, struct share share, const char *card2)
+struct hand hand_open(const struct world *w, const char *name)
 {
 	struct hand h = {.watch_fd = -1};
 	snprintf(h.path, sizeof h.path, "%s/%s", w->root, name);
-	CHECK(!mkdir(h.path, 0700), "%s: %s", h.path, strerror(errno));
-	struct ptg_turns turns = {PTG_TURNS_MAGIC, PTG_TURNS_LAYOUT, sizeof turns, card2 ? 2 : 1, 0, {0}, {{0}}};
-	file_write(h.path, "turns", &turns, sizeof turns);
+	h.turns = map(h.path, "turns", sizeof *h.turns, PROT_READ, NULL);
+	h.ledger = map(h.path, "ledger", sizeof *h.ledger, PROT_READ | PROT_WRITE, &h.ledger_fd);
+	h.policy = map(h.path, "policy", sizeof *h.policy, PROT_READ | PROT_WRITE, NULL);
+	return h;
+}
+
+static void make_files(const char *path, uint32_t ndev)
+{
+	CHECK(!mkdir(path, 0700), "%s: %s", path, strerror(errno));
+	struct ptg_turns turns = {PTG_TURNS_MAGIC, PTG_TURNS_LAYOUT, sizeof turns, ndev, 0, {0}, {{0}}};
+	file_write(path, "turns", &turns, sizeof turns);
 	struct ptg_ledger *image = calloc(1, sizeof *image);
 	image->magic = PTG_LEDGER_MAGIC;
 	image->layout = PTG_LEDGER_LAYOUT;
 	image->size = sizeof *image;
-	image->ndev = card2 ? 2 : 1;
+	image->ndev = ndev;
 	image->nslots = PTG_SLOTS;
-	file_write(h.path, "ledger", image, sizeof *image);
+	file_write(path, "ledger", image, sizeof *image);
 	free(image);
 	struct ptg_policy empty = {0};
-	file_write(h.path, "policy", &empty, sizeof empty);
-	h.turns = map(h.path, "turns", sizeof turns, PROT_READ, NULL);
-	h.ledger = map(h.path, "ledger", sizeof *h.ledger, PROT_READ | PROT_WRITE, &h.ledger_fd);
-	h.policy = map(h.path, "policy", sizeof empty, PROT_READ | PROT_WRITE, NULL);
+	file_write(path, "policy", &empty, sizeof empty);
+}
+
+struct hand hand_make(const struct world *w, const char *name, struct share share, const char *card2)
+{
 	char path[768];
+	snprintf(path, sizeof path, "%s/%s", w->root, name);
+	make_files(path, card2 ? 2 : 1);
+	struct hand h = hand_open(w, name);
 	snprintf(path, sizeof path, "%s/ledger", h.path);
 	h.watch_fd = open(path, O_RDWR | O_CLOEXEC);
 	CHECK(lock_byte(h.watch_fd, PTG_LOCK_WATCH, F_WRLCK), "%s", strerror(errno));

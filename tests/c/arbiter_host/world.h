@@ -49,6 +49,7 @@ void world_ready(int fd, const char *line); /* wait for what --ready-fd says */
 
 /* Turns, then ledger, then policy, as `partage run` makes them; watched. `card2` may be NULL. */
 struct hand hand_make(const struct world *w, const char *name, struct share share, const char *card2);
+struct hand hand_open(const struct world *w, const char *name); /* one that is there; nobody watches it */
 void hand_share(struct hand *h, struct share share); /* change the policy and ring */
 void hand_leave(struct hand *h); /* let the watch go and unmap; the files stay */
 void hand_remove(struct hand *h); /* remove the directory */
