@@ -63,6 +63,7 @@ struct ptg_host *ptg_host_open(const struct ptg_host_options *options, char *why
 	host->log_fd = options->log_fd;
 	host->flags = options->flags;
 	host->idle_ns = options->idle_ns;
+	host->changed = true; /* counted once even where there is nobody */
 	host->has_waitv = !(options->flags & PTG_HOST_NO_WAITV) && wait_supported();
 	if (snprintf(host->root, sizeof host->root, "%s", options->root) >= (int)sizeof host->root ||
 	    snprintf(host->lock_dir, sizeof host->lock_dir, "%s", options->lock_dir) >= (int)sizeof host->lock_dir) {
@@ -271,6 +272,11 @@ static bool leaves(struct ptg_host *host, uint64_t now)
 {
 	if (!host->idle_since || host->idle_ns == PTG_HOST_FOREVER || now - host->idle_since < host->idle_ns)
 		return false;
+	struct stat st;
+	if (fstat(host->root_fd, &st) || st.st_nlink == 0) {
+		host->root_gone = true; /* we hold it open, so its end is no event */
+		return true;
+	}
 	int registry = locks_registry(host);
 	if (registry >= 0) {
 		watch_scan(host, now);
@@ -322,7 +328,7 @@ int32_t ptg_host_run(struct ptg_host *host)
 		uint64_t until;
 		uint32_t kick = atomic_load(&host->kick);
 		bool again = go_round(host, &until);
-		if (host->root_gone || leaves(host, host_now())) {
+		if (leaves(host, host_now()) || host->root_gone) {
 			result = host->root_gone ? PTG_HOST_ROOT_GONE : PTG_HOST_IDLE;
 			break;
 		}

@@ -12,11 +12,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "host.h"
 
+#define LOG_MOST (1 << 20) /* bytes */
 #ifndef SYS_close_range
 #define SYS_close_range 436
 #endif
@@ -127,6 +129,16 @@ static void close_inherited(int keep)
 		syscall(SYS_close_range, (unsigned)keep + 1, UINT_MAX, 0);
 }
 
+/* What earlier arbiters said stays, up to a bound. */
+static int open_log(const char *path)
+{
+	struct stat st;
+	int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+	if (fd >= 0 && !fstat(fd, &st) && st.st_size > LOG_MOST && ftruncate(fd, 0))
+		perror("partage-arbiter: --log");
+	return fd;
+}
+
 static void handle_signals(void)
 {
 	struct sigaction action = {.sa_handler = end};
@@ -148,7 +160,7 @@ int main(int argc, char **argv)
 	a.options.root = absolute(a.options.root);
 	a.options.lock_dir = absolute(a.options.lock_dir);
 	if (a.log) {
-		a.options.log_fd = open(a.log, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+		a.options.log_fd = open_log(a.log);
 		if (a.options.log_fd < 0) {
 			fprintf(stderr, "partage-arbiter: %s: %s; a file that can be appended to\n", a.log,
 			        strerror(errno));

@@ -133,6 +133,16 @@ static void test_idle(void)
 	CHECK(!rename(w.root, moved), "%s", strerror(errno));
 	CHECK(ptg_host_run(host) == PTG_HOST_ROOT_GONE, "it serves a root that is gone");
 	ptg_host_close(host);
+	CHECK(!rename(moved, w.root), "%s", strerror(errno));
+	host = world_open(&w, w.root, 1000000, 0);
+	const char *left[] = {".arbiter", ".lock"};
+	for (unsigned i = 0; i < sizeof left / sizeof *left; i++) {
+		snprintf(moved, sizeof moved, "%s/%s", w.root, left[i]);
+		unlink(moved);
+	}
+	CHECK(!rmdir(w.root), "%s", strerror(errno));
+	CHECK(ptg_host_run(host) == PTG_HOST_ROOT_GONE, "it serves a root that is removed");
+	ptg_host_close(host);
 }
 
 int main(void)
