@@ -34,9 +34,11 @@ def full() -> bool:
 class Tenant:
     """One process; `ask` returns the numbers that it answers, or None where it has died."""
 
-    def __init__(self, environment: dict[str, str], *starter: str) -> None:
+    def __init__(self, environment: dict[str, str], *starter: str, stderr: int | None = None) -> None:
         command = [*starter, str(TENANT)]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, env=environment
+        )
 
     def tell(self, command: str) -> None:
         with contextlib.suppress(BrokenPipeError):
