@@ -35,11 +35,11 @@ class Library:
 
 @dataclass(frozen=True)
 class Timed:
-    """Nanoseconds of one call, or why it could not be made; `beside`: a busy neighbour's calls meanwhile, for each."""
+    """Nanoseconds of one call, or why it could not be made; `beside`: stretches in which a neighbour was running."""
 
     ns: float | None
     reason: str = ""
-    beside: float = 0
+    beside: int = 0
 
 
 class Bench:
@@ -121,7 +121,7 @@ def _timed(done: subprocess.CompletedProcess[str]) -> Timed:
     if rest.startswith("!"):
         return Timed(None, rest.removeprefix("! "))
     ns, _, beside = rest.partition(" ")
-    return Timed(float(ns), beside=float(beside or 0))
+    return Timed(float(ns), beside=int(beside or 0))
 
 
 def callees(profile: str, caller: str) -> dict[str, int]:

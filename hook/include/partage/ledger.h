@@ -35,7 +35,8 @@
  *   3. where done(s) carries number n+1 (its last change was made one whole turn of the counter ago), store
  *      done(s) = (done(s).used, n): else it would pass for the completion of this change.
  *      Likewise `completed` = W where it is what W becomes in step 4. Store s.next = (done(s).used + delta, n+1).
- *   4. compare-and-swap W: (used, t, n) -> (used + delta, s, n+1). On failure go back to 1.
+ *   4. compare-and-swap W: (used, t, n) -> (used + delta, s, n+1). On failure go back to 1, after a fixed number of
+ *      rounds in which the line is left to whoever has it: it then makes its next changes without fetching it again.
  *   5. complete change n+1 (store s.done = s.next, then `completed` = W of step 4): may be left to whoever comes next.
  *      `completed` spares the next comer, whose cache has just fetched the line of W, the line of slot t, and slot t's
  *      owner the way back of that line. It is a hint: whoever does not store it leaves the next comer to look.
