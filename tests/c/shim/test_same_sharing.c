@@ -1,5 +1,5 @@
-/* Memory that processes share gives each of them the same with libvgpu.so as without it. This program runs itself twice,
- * once alone and once under the library with a limit that it does not meet, and compares what both said, byte for byte.
+/* Memory that processes share is the same for each of them with libvgpu.so as without it. This program runs itself
+ * twice, alone and under the library with a limit that it does not meet, and compares what both said, byte for byte.
  * What they say: three processes share a piece of memory in each of the four ways (sharing_ways.h), write patterns into
  * it, read them on the other side, and close, free, exit or are killed in every order; after each call its answer, and
  * after each action attributes, sizes, a digest of the bytes, and what cuMemGetInfo tells.
@@ -55,9 +55,12 @@ static void write_pattern(const struct piece *m)
 {
 	static uint32_t seed;
 	size_t bytes = m->bytes;
+	uint64_t word;
 	seed = seed * 31 + (uint32_t)who;
-	for (size_t i = 0; i < bytes; i++)
-		host[i] = (unsigned char)((i * 2654435761u + seed) >> 13);
+	for (size_t i = 0; i < sizeof host; i += sizeof word) {
+		word = (i + seed) * UINT64_C(0x9e3779b97f4a7c15);
+		memcpy(host + i, &word, sizeof word);
+	}
 	SAY(cuMemcpyHtoD(m->p, host, bytes));
 	SAY(cuMemsetD8(m->p + bytes / 2, (unsigned char)who, 1000));
 	SAY(cuMemcpyDtoD(m->p + bytes - 100, m->p, 100));
