@@ -336,14 +336,7 @@ nvmlReturn_t sim_nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvml
 /* ---- accounting: a mode that root switches on; here it is off for good ----------------------------------------------
  */
 
-nvmlReturn_t sim_nvmlDeviceGetAccountingMode(nvmlDevice_t device, nvmlEnableState_t *mode)
-{
-	uint32_t i;
-	nvmlReturn_t result = nvml_card(device, mode, &i);
-	if (result == NVML_SUCCESS)
-		*mode = NVML_FEATURE_DISABLED;
-	return result;
-}
+NVML_GETTER(nvmlDeviceGetAccountingMode, nvmlEnableState_t, nvml_card, NVML_FEATURE_DISABLED)
 
 nvmlReturn_t sim_nvmlDeviceGetAccountingPids(nvmlDevice_t device, unsigned int *count, unsigned int *pids)
 {
@@ -359,11 +352,4 @@ nvmlReturn_t sim_nvmlDeviceGetAccountingStats(nvmlDevice_t device, unsigned int 
 	return result == NVML_SUCCESS ? NVML_ERROR_NOT_FOUND : result;
 }
 
-nvmlReturn_t sim_nvmlDeviceGetAccountingBufferSize(nvmlDevice_t device, unsigned int *size)
-{
-	uint32_t i;
-	nvmlReturn_t result = nvml_card(device, size, &i);
-	if (result == NVML_SUCCESS)
-		*size = 4000;
-	return result;
-}
+NVML_GETTER(nvmlDeviceGetAccountingBufferSize, unsigned int, nvml_card, 4000)

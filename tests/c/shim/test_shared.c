@@ -197,19 +197,6 @@ static void maker(void)
 	_exit(0);
 }
 
-static pid_t begin(void)
-{
-	CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, line) == 0, "socketpair");
-	pid_t child = fork();
-	CHECK(child >= 0, "fork");
-	if (child == 0) {
-		close(line[1]);
-		maker();
-	}
-	close(line[0]);
-	return child;
-}
-
 static void ask(char what)
 {
 	CHECK(write(line[1], &what, 1) == 1, "the maker is gone");
@@ -225,8 +212,7 @@ static void ask_for_one(void)
 
 static void end(pid_t child)
 {
-	kill(child, SIGKILL);
-	CHECK(waitpid(child, NULL, 0) == child, "waitpid");
+	end_maker(child);
 	close(line[1]);
 }
 
@@ -245,7 +231,7 @@ static void one_container(void)
 	pid_t child[3];
 	int to[3];
 	for (int i = 0; i < 3; i++) { /* all before this process has a context */
-		child[i] = begin();
+		child[i] = begin_maker(line, maker);
 		to[i] = line[1];
 	}
 	line[1] = to[0];
@@ -286,7 +272,7 @@ static void two_containers(const char *limit, bool fits)
 {
 	struct held h = {0};
 	CUdeviceptr p;
-	pid_t child = begin();
+	pid_t child = begin_maker(line, maker);
 	ask_for_one();
 	setenv("CUDA_DEVICE_MEMORY_LIMIT", limit, 1);
 	start(0);

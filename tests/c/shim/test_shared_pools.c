@@ -81,29 +81,10 @@ static void maker(void)
 
 /* ---- this side --------------------------------------------------------------------------------------------------- */
 
-static pid_t begin(void)
-{
-	CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, line) == 0, "socketpair");
-	pid_t child = fork();
-	CHECK(child >= 0, "fork");
-	if (child == 0) {
-		close(line[1]);
-		maker();
-	}
-	close(line[0]);
-	return child;
-}
-
 static void ask(char what)
 {
 	CHECK(write(line[1], &what, 1) == 1, "the maker is gone");
 	hear(line[1]);
-}
-
-static void end(pid_t child)
-{
-	kill(child, SIGKILL);
-	CHECK(waitpid(child, NULL, 0) == child, "waitpid");
 }
 
 static CUmemoryPool receive(struct message *m)
@@ -163,7 +144,7 @@ static void in_order(pid_t child)
 	IS(cuMemPoolImportPointer(&p, pool, &m.pointer[1]), CUDA_ERROR_INVALID_VALUE);
 	ask('d');
 	OK(cuMemPoolDestroy(pool));
-	end(child);
+	end_maker(child);
 	expect(0, true, "the maker is dead");
 }
 
@@ -174,7 +155,7 @@ static void out_of_order(pid_t child, char how)
 	CUmemoryPool pool = receive(&m);
 	CUdeviceptr p = import(pool, &m, 0);
 	if (how == 'k') {
-		end(child);
+		end_maker(child);
 	} else if (how == 'r') {
 		ask('r');
 	} else {
@@ -193,7 +174,7 @@ static void out_of_order(pid_t child, char how)
 	give_up(p);
 	expect(0, true, "nobody holds it");
 	if (how != 'k')
-		end(child);
+		end_maker(child);
 	expect(0, true, "the maker is dead");
 }
 
@@ -212,19 +193,19 @@ static void importer_killed(pid_t child)
 		pause();
 	}
 	hear(pipes[0]);
-	end(importer);
+	end_maker(importer);
 	start(0);
 	expect(CHUNK, true, "the maker has it");
 	ask('0');
 	ask('1');
 	expect(0, true, "all is free");
-	end(child);
+	end_maker(child);
 }
 
 int main(int argc, char **argv)
 {
 	const char *how = argc > 1 ? argv[1] : "order";
-	pid_t child = begin();
+	pid_t child = begin_maker(line, maker);
 	if (strcmp(how, "order") == 0)
 		in_order(child);
 	else if (strcmp(how, "importer") == 0)
