@@ -1,8 +1,9 @@
 /* calls.c: repeats driver calls and prints what one took: calls OP[,OP...] COUNT. Started by bench/calls.py, with and
  * without a shim, over the null driver, also under callgrind and bench/syscalls.
  *
- * One line per operation: its name and the CPU nanoseconds of a call; beside a busy neighbour what a call of either takes
- * and in how many stretches of STRETCH calls that was seen; or its name, `!` and why it could not be done. Before and
+ * One line per operation: its name and the CPU nanoseconds of a call, of several threads also the hundredths of a second
+ * processor that they had; beside a busy neighbour what a call of either takes, and in how many stretches of STRETCH calls
+ * that was seen; or its name, `!` and why it could not be done. Before and
  * after the measured calls stands a system call that means nothing, for bench/syscalls to count between, and they are made
  * from a function of their own, `measured`, for callgrind. `calls first 1` allocates once and ends: the caller has the
  * clock. Exit 1: no driver, or no such operation. */
@@ -22,7 +23,7 @@
 #define STRETCH 100   /* calls beside a neighbour, some tens of microseconds */
 
 static jmp_buf given_up;
-static double spent;
+static double spent, passed; /* nanoseconds of processors, and of a clock */
 
 _Noreturn void give_up(const char *why)
 {
@@ -48,12 +49,13 @@ static void repeat(const struct op *op, long count, int measure)
 		long some = op->batch && op->batch < count ? op->batch : count;
 		if (op->prepare)
 			op->prepare(some);
-		double begin = 0;
 		if (measure) {
 			syscall(SYS_getpgid, MARK_BEGIN);
-			begin = now(CLOCK_PROCESS_CPUTIME_ID);
+			passed -= now(CLOCK_MONOTONIC);
+			spent -= now(CLOCK_PROCESS_CPUTIME_ID);
 			measured(op, some);
-			spent += now(CLOCK_PROCESS_CPUTIME_ID) - begin;
+			spent += now(CLOCK_PROCESS_CPUTIME_ID);
+			passed += now(CLOCK_MONOTONIC);
 			syscall(SYS_getpgid, MARK_END);
 		} else {
 			op->run(some);
@@ -98,6 +100,7 @@ static void do_op(const struct op *op, long count)
 	printf("%s", op->name);
 	fflush(stdout);
 	spent = 0;
+	passed = 0;
 	if (setjmp(given_up))
 		return;
 	if (op->begin)
@@ -106,7 +109,8 @@ static void do_op(const struct op *op, long count)
 	repeat(op, op->batch ? op->batch : WARM, 0); /* set-up and cold caches are not the call's cost */
 	if (ops_neighbour_calls() < 0) {
 		repeat(op, count, 1);
-		printf(" %.2f\n", spent / (double)count);
+		double second = 100 * (spent / passed - 1);
+		printf(second > 1 ? " %.2f %.0f\n" : " %.2f\n", spent / (double)count, second);
 	} else {
 		repeat_beside(op, count);
 	}

@@ -7,7 +7,8 @@ turn, in one run on one machine. ``--shim PATH`` measures any other library besi
 ends with 1 where instructions or system calls pass the bound of their row, or nanoseconds do while the null driver
 itself is no slower than 1.5 times its usual (`usual` below): what a busy machine does to a clock is nobody's fault.
 Two processes that contend are judged beside two bare compare-and-swaps by two processes on one line, which is what the
-machine itself asks of them; those rows are the middle of the stretches in which both processes were running.
+machine itself asks of them; those rows are the middle of the stretches in which both processes were running, and those
+of threads are of rounds in which two processors were.
 What it does not show: a real driver's own time.
 """
 
@@ -24,7 +25,7 @@ from pathlib import Path
 from measure import Bench, Library, LibraryError, Timed
 
 TOP = Path(__file__).resolve().parent.parent
-STRETCHES = 50  # of 100 calls while the neighbour was running too: enough of them to tell
+BESIDE = 50  # stretches in which a neighbour was running too, or hundredths of a second processor: enough to tell
 SLOWER = 1.5  # the null driver against its usual: beyond, a clock proves nothing
 FEW = 1000  # calls under callgrind and ptrace
 CONTEXT_MS = 150  # what making a context takes, where that is part of the row
@@ -38,8 +39,9 @@ class Call:
     `ns` and `syscalls` are the design's bounds; `instructions` is the design's for launches, elsewhere what was
     measured when the row was last looked at and a tenth. None: shown, not bounded. `usual`: nanoseconds of the null
     driver on the machine that the bounds were measured on. `function`: of ops.c, for callgrind; "" where several
-    processes or threads take part. `apart`: of a row with a busy neighbour, what of `ns` is not the price of the line
-    that both write: where the machine's own price is more than the rest, it takes the rest's place in the bound.
+    processes or threads take part; `together`: the row is of no worth unless they ran at the same time. `apart`: of a
+    row with a busy neighbour, what of `ns` is not the price of the line that both write: where the machine's own price
+    is more than the rest, it takes the rest's place in the bound.
     """
 
     op: str
@@ -51,6 +53,7 @@ class Call:
     function: str = ""
     syscalls: float | None = 0
     smoke: bool = True
+    together: bool = False
     apart: float | None = None
 
 
@@ -63,10 +66,10 @@ CALLS = (
     Call("launch-graph", "cuGraphLaunch", 1_000_000, 1.6, 5, 20, "launch_graph"),
     Call("pair-2MiB", "alloc + free, 2 MiB", 200_000, 7.6, 100, 1000, "pair_large"),
     Call("pair-4KiB", "alloc + free, 4 KiB", 200_000, 7.7, 100, 1150, "pair_small"),
-    Call("contend-2MiB", "... two processes contending, 2 MiB", 400_000, 7.6, 150, None, apart=100),
-    Call("contend-4KiB", "... two processes contending, 4 KiB", 400_000, 7.7, 150, None, apart=100),
-    Call("threads-4", "... 4 threads, 4 KiB (CPU time)", 200_000, 8.1, None, None, "", None),
-    Call("threads-8", "... 8 threads, 4 KiB (CPU time)", 200_000, 10.5, None, None, "", None),
+    Call("contend-2MiB", "... two processes contending, 2 MiB", 400_000, 7.6, 150, None, together=True, apart=100),
+    Call("contend-4KiB", "... two processes contending, 4 KiB", 400_000, 7.7, 150, None, together=True, apart=100),
+    Call("threads-4", "... 4 threads, 4 KiB (CPU time)", 400_000, 8.1, None, None, "", None, together=True),
+    Call("threads-8", "... 8 threads, 4 KiB (CPU time)", 400_000, 10.5, None, None, "", None, together=True),
     Call("free-1000", "free, 1,000 live 4 KiB blocks", 200_000, 1.5, 200, 350, "free_live"),
     Call("free-10000", "free, 10,000 live, random order", 200_000, 1.4, 200, None),
     Call("free-100000", "free, 100,000 live, random order", 200_000, 1.4, 200, None),
@@ -114,7 +117,7 @@ def better(old: Timed | None, new: Timed) -> Timed:
     """Return the quicker of two results; where a neighbour belongs to the row, one during which it was running."""
     if old is None or old.ns is None or new.ns is None:
         return new
-    if min(old.beside, STRETCHES) != min(new.beside, STRETCHES):
+    if min(old.beside, BESIDE) != min(new.beside, BESIDE):
         return old if old.beside > new.beside else new
     return new if new.ns < old.ns else old
 
@@ -143,7 +146,7 @@ class Table:
         for _ in range(4):
             self._time(call, self.libraries, best)
             ours, none = best["ours"].ns, best["none"].ns
-            alone = call.apart is not None and self._alone(best)
+            alone = call.together and self._alone(call, best)
             if not alone and (most is None or ours is None or none is None or ours - none <= most):
                 break
         for library in self.libraries:
@@ -155,8 +158,11 @@ class Table:
         row.verdict = "busy machine" if alone else verdict(call, row, most)
         return row
 
-    def _alone(self, best: dict[str, Timed]) -> bool:
-        return not self.line or min(best[name].beside for name in ("none", "ours")) < STRETCHES
+    def _alone(self, call: Call, best: dict[str, Timed]) -> bool:
+        """Whether nobody else was running, or it is not known what the machine asks of two who are."""
+        return min(best[name].beside for name in ("none", "ours")) < BESIDE or (
+            call.apart is not None and not self.line
+        )
 
     def _time(self, call: Call, libraries: list[Library], best: dict[str, Timed]) -> None:
         """Add some rounds, in which every library takes its turn; `best` by the library's name."""
@@ -171,9 +177,9 @@ class Table:
         best: dict[str, Timed] = {}
         for _ in range(4):
             self._time(SWAPS, self.libraries[:1], best)
-            if best["none"].beside >= STRETCHES:
+            if best["none"].beside >= BESIDE:
                 break
-        told = best["none"].ns if best["none"].beside >= STRETCHES else None
+        told = best["none"].ns if best["none"].beside >= BESIDE else None
         self.line = told or 0.0
         costs = {library.name: Cost() for library in self.libraries}
         costs["none"].ns = told

@@ -35,7 +35,11 @@ class Library:
 
 @dataclass(frozen=True)
 class Timed:
-    """Nanoseconds of one call, or why it could not be made; `beside`: stretches in which a neighbour was running."""
+    """Nanoseconds of one call, or why it could not be made.
+
+    `beside`: stretches in which a busy neighbour was running too; of several threads, hundredths of a second processor
+    that they had.
+    """
 
     ns: float | None
     reason: str = ""

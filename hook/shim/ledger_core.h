@@ -14,7 +14,6 @@
 #include "spin.h"
 
 #define PTG_UNITS_MAX UINT32_MAX
-#define PTG_STAY_AWAY 200 /* rounds of vgpu_spin_once: 0.5 to 10 microseconds */
 
 static inline uint64_t ptg_load(const uint64_t *word)
 {
@@ -94,15 +93,6 @@ static inline bool ptg_fits(uint32_t used, uint32_t more, const struct ptg_bound
 	return now <= bound->limit && (uint64_t)more * PTG_UNIT <= bound->limit - now;
 }
 
-/* Another process's change came first: it has the line of the device's word, and is about to change it again. Two that
- * fetch it from each other for every change take several times as long as one that makes some dozens of changes while
- * the other stays away. Nobody is waited for: the count alone ends it. */
-static inline __attribute__((cold)) void ptg_stay_away(void)
-{
-	for (int i = 0; i < PTG_STAY_AWAY; i++)
-		vgpu_spin_once();
-}
-
 /* Propose, commit and complete one change; the caller computed the new totals from `word` and `done`. False where
  * somebody else's change came first: `word` is then the present one. */
 static inline bool ptg_commit(struct ptg_ledger *ledger, unsigned device, unsigned slot, uint64_t *word, uint32_t used,
@@ -121,7 +111,7 @@ static inline bool ptg_commit(struct ptg_ledger *ledger, unsigned device, unsign
 		__atomic_store_n(&total->completed, *word, __ATOMIC_RELEASE);
 	__atomic_store_n(&line->next, next, __ATOMIC_RELEASE);
 	if (!__atomic_compare_exchange_n(&total->word, word, after, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
-		ptg_stay_away();
+		vgpu_stay_away();
 		*word = ptg_load(&total->word);
 		return false;
 	}

@@ -13,7 +13,7 @@
 
 #include "spin.h"
 
-#define SPINS   100
+#define SPINS   4
 #define WAIT_NS 200000
 
 void vgpu_lock_wait(uint32_t *lock)
@@ -21,7 +21,7 @@ void vgpu_lock_wait(uint32_t *lock)
 	static const struct timespec bound = {.tv_nsec = WAIT_NS};
 	int saved = errno;
 	for (int spin = 0; spin < SPINS && __atomic_load_n(lock, __ATOMIC_RELAXED) != 2; spin++) {
-		vgpu_spin_once();
+		vgpu_stay_away();
 		if (__atomic_load_n(lock, __ATOMIC_RELAXED) == 0 && vgpu_lock_try(lock))
 			return;
 	}
