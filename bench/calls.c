@@ -3,10 +3,9 @@
  *
  * One line per operation: its name and the CPU nanoseconds of a call, of several threads also the hundredths of a second
  * processor that they had; beside a busy neighbour what a call of either takes, and in how many stretches of STRETCH calls
- * that was seen; or its name, `!` and why it could not be done. Before and
- * after the measured calls stands a system call that means nothing, for bench/syscalls to count between, and they are made
- * from a function of their own, `measured`, for callgrind. `calls first 1` allocates once and ends: the caller has the
- * clock. Exit 1: no driver, or no such operation. */
+ * that was seen; or its name, `!` and why it could not be done. Before and after the measured calls stands a system call
+ * that means nothing, for bench/syscalls to count between, and they are made from a function of their own, `measured`, for
+ * callgrind. `calls first 1` allocates once and ends: the caller has the clock. Exit 1: no driver, or no such operation. */
 #include "ops.h"
 
 #include <setjmp.h>
