@@ -383,8 +383,7 @@ static bool whole_mappings(uint64_t start, uint64_t size)
 	return true;
 }
 
-/* Under the memory mutex. */
-static CUresult unmap(uint64_t start, uint64_t size)
+CUresult sim_unmap(uint64_t start, uint64_t size)
 {
 	int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
 	struct sim_block *block;
@@ -413,7 +412,7 @@ CUresult sim_cuMemUnmap(CUdeviceptr p, size_t size)
 	if (context)
 		sim_context_wait(context); /* queued copies may still use it */
 	pthread_mutex_lock(&sim_memory_mutex);
-	CUresult result = unmap(p, size);
+	CUresult result = sim_unmap(p, size);
 	pthread_mutex_unlock(&sim_memory_mutex);
 	return result;
 }

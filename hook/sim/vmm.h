@@ -33,6 +33,8 @@ struct sim_allocation *sim_allocation_from(CUmemGenericAllocationHandle handle);
 bool sim_external_free(CUdeviceptr p, CUresult *result);
 /* vmm_share.c: gives up this process's hold on a share; true: nobody else has one. */
 bool sim_shared_put(struct sim_allocation *allocation);
+/* Ends the mappings in a range of whole ones. What is queued is not waited for. */
+CUresult sim_unmap(uint64_t start, uint64_t size);
 /* One mapping of it less; frees it with the last one, if it is released. */
 void sim_allocation_unmapped(struct sim_allocation *allocation);
 /* Places it and makes it a live handle; on failure it stays the caller's. Without the mutex. */

@@ -39,6 +39,7 @@ struct piece {
 	size_t bytes;
 	CUmemGenericAllocationHandle handle;
 	CUexternalMemory object;
+	CUmipmappedArray mipmap; /* of the external memory, beside the buffer */
 	CUmemoryPool pool;
 	CUdeviceptr neighbour; /* in the same chunk of the pool */
 	CUevent event;
@@ -195,6 +196,11 @@ static inline void external_take(struct piece *m, int from)
 {
 	CUDA_EXTERNAL_MEMORY_HANDLE_DESC desc = {.type = CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD, .size = BYTES + 1};
 	CUDA_EXTERNAL_MEMORY_BUFFER_DESC buffer = {.offset = WINDOW, .size = BYTES};
+	CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC mipmap = {
+	        .offset = WINDOW,
+	        .arrayDesc = {.Width = 2000, .Height = 1000, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 1},
+	        .numLevels = 3};
+	CUarray level;
 	desc.handle.fd = receive_fd(from);
 	SAY(cuImportExternalMemory(&m->object, &desc)); /* more than there is */
 	desc.size = BYTES;
@@ -202,6 +208,12 @@ static inline void external_take(struct piece *m, int from)
 	SAY(cuExternalMemoryGetMappedBuffer(&m->p, m->object, &buffer)); /* past the end */
 	m->bytes = buffer.size = BYTES - WINDOW - 5;
 	SAY(cuExternalMemoryGetMappedBuffer(&m->p, m->object, &buffer));
+	SAY(cuExternalMemoryGetMappedMipmappedArray(&m->mipmap, m->object, &mipmap)); /* larger than that */
+	mipmap.arrayDesc.Width = 100;
+	SAY(cuExternalMemoryGetMappedMipmappedArray(&m->mipmap, m->object, &mipmap));
+	SAY(cuMipmappedArrayGetLevel(&level, m->mipmap, 1));
+	if (SAY(cuArray3DGetDescriptor(&mipmap.arrayDesc, level)) == CUDA_SUCCESS)
+		printf("%c   %zu x %zu\n", who, mipmap.arrayDesc.Width, mipmap.arrayDesc.Height);
 }
 
 static inline void external_let_go(struct piece *m, bool made)
@@ -222,6 +234,8 @@ static inline void external_end(struct piece *m, bool made)
 		SAY(cuDestroyExternalMemory(m->object));
 	SAY(cuMemFree(m->p));
 	SAY(cuMemFree(m->p));
+	SAY(cuMipmappedArrayDestroy(m->mipmap));
+	SAY(cuMipmappedArrayDestroy(m->mipmap));
 }
 
 /* ---- blocks of exported pools ------------------------------------------------------------------------------------ */

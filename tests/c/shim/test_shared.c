@@ -17,6 +17,7 @@ struct held {
 	CUmemGenericAllocationHandle handle;
 	CUipcMemHandle ipc;
 	CUexternalMemory object;
+	CUmipmappedArray mipmap; /* of it, beside the buffer */
 	CUmemoryPool pool;
 	CUmemPoolPtrExportData pointer;
 };
@@ -82,17 +83,27 @@ static void give(struct held *h)
 	}
 }
 
+static void map_external(struct held *h)
+{
+	CUDA_EXTERNAL_MEMORY_BUFFER_DESC buffer = {.size = BYTES};
+	CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC mipmap = {
+	        .offset = GIB,
+	        .arrayDesc = {.Width = 1000, .Height = 1000, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 4},
+	        .numLevels = 4};
+	OK(cuExternalMemoryGetMappedBuffer(&h->p, h->object, &buffer));
+	OK(cuExternalMemoryGetMappedMipmappedArray(&h->mipmap, h->object, &mipmap));
+}
+
 static CUresult take_external(struct held *h)
 {
 	CUDA_EXTERNAL_MEMORY_HANDLE_DESC desc = {.type = CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD, .size = BYTES};
-	CUDA_EXTERNAL_MEMORY_BUFFER_DESC buffer = {.size = BYTES};
 	desc.handle.fd = receive_fd(line[1]);
 	CUresult error = cuImportExternalMemory(&h->object, &desc);
 	if (error != CUDA_SUCCESS) {
 		close(desc.handle.fd); /* else it is the driver's */
 		return error;
 	}
-	OK(cuExternalMemoryGetMappedBuffer(&h->p, h->object, &buffer));
+	map_external(h);
 	return CUDA_SUCCESS;
 }
 
@@ -142,6 +153,8 @@ static void let_go(struct held *h)
 		OK(cuDestroyExternalMemory(h->object));
 		CHECK(held(0) >= BYTES && used() >= BYTES, "the buffer keeps it: held %lu", (unsigned long)held(0));
 		OK(cuMemFree_v2(h->p));
+		CHECK(held(0) >= BYTES && used() >= BYTES, "the mip-map, too: held %lu", (unsigned long)held(0));
+		OK(cuMipmappedArrayDestroy(h->mipmap));
 	} else if (vmm) {
 		unmap(h);
 	} else if (pool) {
@@ -315,12 +328,34 @@ static void one(const char *limit, bool fits)
 	one_container();
 }
 
+/* What is mapped of external memory ends with the context. */
+static void mapped_in_a_context(const char *limit, bool fits)
+{
+	struct held h = {0};
+	CUcontext context;
+	(void)limit, (void)fits;
+	pid_t child = begin();
+	ask_for_one();
+	start(0);
+	OK(cuCtxCreate_v2(&context, 0, 0));
+	OK(take(&h));
+	OK(cuDestroyExternalMemory(h.object));
+	ask('f');
+	expect(BYTES, "mapped");
+	OK(cuCtxDestroy_v2(context));
+	start(0);
+	expect(0, "the context is gone");
+	end(child);
+}
+
 int main(int argc, char **argv)
 {
 	external = argc > 1 && strcmp(argv[1], "external") == 0;
 	vmm = external || (argc > 1 && strcmp(argv[1], "vmm") == 0);
 	pool = argc > 1 && strcmp(argv[1], "pool") == 0;
 	in_child(one, NULL, true);
+	if (external)
+		in_child(mapped_in_a_context, NULL, true);
 	in_child(two_containers, "5g", true);
 	in_child(two_containers, "2g", false);
 	return 0;
