@@ -122,12 +122,29 @@ static void managed_is_refused(void)
 	IS(cuMemCreate(&h, GRANULE, &prop, 0), CUDA_ERROR_NOT_SUPPORTED);
 }
 
+/* Handles that other machines could import. */
+static void fabric_is_refused(void)
+{
+	CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+	                            .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+	CUmemGenericAllocationHandle h;
+	CUmemFabricHandle fabric = {{0}};
+	OK(cuMemCreate(&h, GRANULE, &prop, 0));
+	IS(cuMemExportToShareableHandle(&fabric, h, CU_MEM_HANDLE_TYPE_FABRIC, 0), CUDA_ERROR_NOT_SUPPORTED);
+	IS(cuMemImportFromShareableHandle(&h, &fabric, CU_MEM_HANDLE_TYPE_FABRIC), CUDA_ERROR_NOT_SUPPORTED);
+	CHECK(partage_sim_calls("cuMemExportToShareableHandle") == 0 &&
+	              partage_sim_calls("cuMemImportFromShareableHandle") == 0,
+	      "the driver was asked");
+	OK(cuMemRelease(h));
+}
+
 int main(void)
 {
 	CUcontext context = start(0);
 	senseless_ranges();
 	many_in_a_range();
 	managed_is_refused();
+	fabric_is_refused();
 	lifetimes();
 	uint64_t before = used();
 	CHECK(before == 3 * GIB, "three handles are left: charged %lu", (unsigned long)before);
