@@ -334,7 +334,7 @@ static void mapped_in_a_context(const char *limit, bool fits)
 	struct held h = {0};
 	CUcontext context;
 	(void)limit, (void)fits;
-	pid_t child = begin();
+	pid_t child = begin_maker(line, maker);
 	ask_for_one();
 	start(0);
 	OK(cuCtxCreate_v2(&context, 0, 0));
