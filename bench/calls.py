@@ -155,7 +155,7 @@ class Table:
             if timed.ns is not None and call.syscalls is not None:
                 cost.syscalls = self.bench.syscalls(library, call.op, FEW)
             row.costs[library.name] = cost
-        row.verdict = "busy machine" if alone else verdict(call, row, most)
+        row.verdict = "busy machine" if alone and ours is not None else verdict(call, row, most)
         return row
 
     def _alone(self, call: Call, best: dict[str, Timed]) -> bool:
@@ -183,7 +183,8 @@ class Table:
         self.line = told or 0.0
         costs = {library.name: Cost() for library in self.libraries}
         costs["none"].ns = told
-        return Row(SWAPS.op, SWAPS.title, "", costs, "-" if told else "busy machine")
+        reason = f"not run: {best['none'].reason}" if best["none"].ns is None else "busy machine"
+        return Row(SWAPS.op, SWAPS.title, "", costs, "-" if told else reason)
 
     def most(self, call: Call) -> float | None:
         """Return the nanoseconds that a row may add on this machine."""

@@ -119,7 +119,8 @@ class Bench:
 
 
 def _timed(done: subprocess.CompletedProcess[str]) -> Timed:
-    name, _, rest = done.stdout.strip().partition(" ")
+    first = done.stdout.strip().partition("\n")[0]  # a neighbour's own reason may follow
+    name, _, rest = first.partition(" ")
     if done.returncode or not rest:
         return Timed(None, f"{name or 'calls'} ended with {done.returncode}: {done.stderr.strip()[-200:]}")
     if rest.startswith("!"):
