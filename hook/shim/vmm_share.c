@@ -9,7 +9,8 @@
 #include "hooks.h"
 #include "vmm.h"
 
-/* Fabric handles are for other machines, too: who imports one there keeps the memory, and nobody here sees it. */
+/* Fabric handles are for other machines, too: who imports one there keeps the memory, and nobody here sees it. The
+ * driver may have a better reason. */
 static bool refused(CUmemAllocationHandleType type)
 {
 	return type == CU_MEM_HANDLE_TYPE_FABRIC && vgpu_mode() != VGPU_FREE;
@@ -30,8 +31,11 @@ static void share_descriptor(struct vgpu_allocation *a, int fd)
 CUresult hook_cuMemExportToShareableHandle(void *shareableHandle, CUmemGenericAllocationHandle handle,
                                            CUmemAllocationHandleType handleType, unsigned long long flags)
 {
-	if (refused(handleType))
-		return CUDA_ERROR_NOT_SUPPORTED;
+	CUmemFabricHandle fabric;
+	if (refused(handleType) && shareableHandle != NULL) {
+		CUresult error = real_cuMemExportToShareableHandle(&fabric, handle, handleType, flags);
+		return error == CUDA_SUCCESS ? CUDA_ERROR_NOT_SUPPORTED : error;
+	}
 	struct vgpu_allocation *a = vgpu_mode() == VGPU_FREE ? NULL : vgpu_allocation_of(handle);
 	if (a != NULL && vgpu_vmm_multicast(a) != NULL) { /* none was made that may be: multicast.c */
 		vgpu_allocation_drop(a);
@@ -103,8 +107,6 @@ CUresult hook_cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handl
                                              CUmemAllocationHandleType shHandleType)
 {
 	struct vgpu_share_key key = {0};
-	if (refused(shHandleType))
-		return CUDA_ERROR_NOT_SUPPORTED;
 	if (vgpu_mode() == VGPU_FREE || handle == NULL)
 		return real_cuMemImportFromShareableHandle(handle, osHandle, shHandleType);
 	if (shHandleType == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
@@ -113,7 +115,7 @@ CUresult hook_cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handl
 	CUmemGenericAllocationHandle h = 0;
 	CUresult error = real_cuMemImportFromShareableHandle(&h, osHandle, shHandleType);
 	if (error == CUDA_SUCCESS) {
-		error = record(h, share);
+		error = refused(shHandleType) ? CUDA_ERROR_NOT_SUPPORTED : record(h, share);
 		if (error != CUDA_SUCCESS)
 			real_cuMemRelease(h);
 	}
