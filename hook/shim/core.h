@@ -88,6 +88,7 @@ ssize_t vgpu_pread(int fd, void *to, size_t count, off_t at);
 void vgpu_futex_wake(uint32_t *word, int count);
 int vgpu_byte_lock(int fd, off_t byte); /* OFD write lock, not waited for: 0, or -1 */
 int vgpu_byte_lock_shared(int fd, off_t byte); /* a read lock instead */
+bool vgpu_byte_locked(int fd, off_t byte); /* by another description; also where it cannot be told */
 void vgpu_byte_unlock(int fd, off_t byte);
 void *vgpu_private_pages(size_t bytes); /* zero again in a fork's child; NULL without memory */
 void vgpu_at_fork(void (*child)(void));

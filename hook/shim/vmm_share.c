@@ -22,6 +22,7 @@ static void share_descriptor(struct vgpu_allocation *a, int fd)
 {
 	struct vgpu_share_key key = vgpu_share_new_key();
 	const struct vgpu_share *share = vgpu_vmm_share(a, &key);
+	vgpu_vmm_exported(a, fd);
 	if (share == NULL)
 		return;
 	key = vgpu_share_key(share); /* it may have had one */

@@ -145,12 +145,12 @@ static void unplace_allocation(struct sim_allocation *allocation, bool last)
 		sim_space_give(&own_store.space, start, size);
 }
 
-/* Under the memory mutex: gone when released as often as retained, and unmapped. */
-static void put_allocation(struct sim_allocation *allocation)
+/* Under the memory mutex: gone when released as often as retained, unmapped, and no descriptor of it is open. */
+void sim_allocation_put(struct sim_allocation *allocation)
 {
 	bool last = !allocation->imported && !allocation->exported;
 
-	if (allocation->handles || allocation->mappings)
+	if (allocation->handles || allocation->mappings || sim_shared_keep(allocation))
 		return;
 	if (allocation->share)
 		last = sim_shared_put(allocation);
@@ -165,7 +165,7 @@ static void put_allocation(struct sim_allocation *allocation)
 void sim_allocation_unmapped(struct sim_allocation *allocation)
 {
 	allocation->mappings--;
-	put_allocation(allocation);
+	sim_allocation_put(allocation);
 }
 
 static CUresult check_location(const CUmemLocation *location, int *device)
@@ -266,7 +266,7 @@ CUresult sim_cuMemRelease(CUmemGenericAllocationHandle handle)
 	if (allocation && allocation->team)
 		sim_multicast_changed();
 	if (allocation)
-		put_allocation(allocation);
+		sim_allocation_put(allocation);
 	pthread_mutex_unlock(&sim_memory_mutex);
 	return allocation ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }

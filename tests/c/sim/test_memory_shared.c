@@ -107,9 +107,9 @@ static void kill_child(pid_t child)
 static void introduce(const int *to_maker, const int *to_importer, pid_t *made, pid_t *imported)
 {
 	*made = start_child(maker, to_maker[1]);
+	*imported = start_child(importer, to_importer[1]); /* before there is a descriptor that it would inherit */
 	int fd = receive_fd(to_maker[0]);
 	in_child(card_counts, 8);
-	*imported = start_child(importer, to_importer[1]);
 	send_fd(to_importer[0], fd);
 	close(fd);
 	CHECK(hear(to_importer[0]) == 'r', "ready");
