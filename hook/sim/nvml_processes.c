@@ -199,48 +199,19 @@ static nvmlReturn_t no_processes(nvmlDevice_t device, unsigned *count)
 		*count = 0;
 	return result;
 }
+#define NO_PROCESSES(name, info)                                                                                       \
+	nvmlReturn_t sim_##name(nvmlDevice_t device, unsigned int *count, info *infos)                                 \
+	{                                                                                                              \
+		(void)infos;                                                                                           \
+		return no_processes(device, count);                                                                    \
+	}
 
-nvmlReturn_t sim_nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t device, unsigned int *count,
-                                                          nvmlProcessInfo_t *infos)
-{
-	(void)infos;
-	return no_processes(device, count);
-}
-
-nvmlReturn_t sim_nvmlDeviceGetGraphicsRunningProcesses_v2(nvmlDevice_t device, unsigned int *count,
-                                                          nvmlProcessInfo_v2_t *infos)
-{
-	(void)infos;
-	return no_processes(device, count);
-}
-
-nvmlReturn_t sim_nvmlDeviceGetGraphicsRunningProcesses(nvmlDevice_t device, unsigned int *count,
-                                                       nvmlProcessInfo_v1_t *infos)
-{
-	(void)infos;
-	return no_processes(device, count);
-}
-
-nvmlReturn_t sim_nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int *count,
-                                                            nvmlProcessInfo_t *infos)
-{
-	(void)infos;
-	return no_processes(device, count);
-}
-
-nvmlReturn_t sim_nvmlDeviceGetMPSComputeRunningProcesses_v2(nvmlDevice_t device, unsigned int *count,
-                                                            nvmlProcessInfo_v2_t *infos)
-{
-	(void)infos;
-	return no_processes(device, count);
-}
-
-nvmlReturn_t sim_nvmlDeviceGetMPSComputeRunningProcesses(nvmlDevice_t device, unsigned int *count,
-                                                         nvmlProcessInfo_v1_t *infos)
-{
-	(void)infos;
-	return no_processes(device, count);
-}
+NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v3, nvmlProcessInfo_t)
+NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v2, nvmlProcessInfo_v2_t)
+NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses, nvmlProcessInfo_v1_t)
+NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v3, nvmlProcessInfo_t)
+NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v2, nvmlProcessInfo_v2_t)
+NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses, nvmlProcessInfo_v1_t)
 
 nvmlReturn_t sim_nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProcessDetailList_t *out)
 {

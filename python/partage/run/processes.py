@@ -43,9 +43,13 @@ def find_process(slot: Slot) -> int | None:
     a number used again is not mistaken for its predecessor.
     """
     own = Path("/proc/self/ns/pid").stat().st_ino
-    if slot.pid_ns == own:
-        return slot.pid if slot.pid > 0 and start_time(slot.pid) == slot.start_time else None
-    return next((pid for pid in _all() if _inner_pid(pid) == slot.pid and start_time(pid) == slot.start_time), None)
+    pids = _all() if slot.pid_ns != own else [slot.pid] if slot.pid > 0 else []
+    return next((pid for pid in pids if is_process_of(slot, pid)), None)
+
+
+def is_process_of(slot: Slot, pid: int) -> bool:
+    """Whether this is the process that claims `slot`, and not another one that has its number by now."""
+    return _inner_pid(pid) == slot.pid and start_time(pid) == slot.start_time
 
 
 def _inner_pid(pid: int) -> int | None:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from partage.model import DeviceError, LedgerError
-from partage.run.processes import find_process
+from partage.run.processes import find_process, is_process_of
 from partage.shm import Ledger, Policy, PolicyFile, Slot, WatchedLedger
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ class Watcher:
         except ProcessLookupError:
             self._reclaim(slot, dead=False)
             return
-        if find_process(slot) != pid:  # the number was given to another process in between
+        if not is_process_of(slot, pid):  # the number was given to another process in between
             os.close(pidfd)
             self._reclaim(slot, dead=False)
             return
