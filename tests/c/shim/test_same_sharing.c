@@ -13,8 +13,8 @@
 
 #include "sharing_ways.h"
 
-/* Who does what: M made it, T and U import it. m make, x export to T, y export to U, i import, w write, r read and
- * describe, o let go of the object, e let go of the memory (T and U: of what came last), q exit, k are killed.
+/* Who does what: M made it, T and V import it. m make, x export to T, y export to V, i import, w write, r read and
+ * describe, o let go of the object, e let go of the memory (T and V: of what came last), q exit, k are killed.
  * Of events: h record behind work that waits, s find it not ready and wait for it in a stream, g let the work go on. */
 static const char *const orders[] = {
         "Mm Mw Mx Ti Tr Tw Mr Te Mr Me", /* in order */
@@ -24,9 +24,9 @@ static const char *const orders[] = {
         "Mm Mw Mx Ti Mq Tr Tw Tr Te", /* it exits */
         "Mm Mw Mx Ti Mk Tr To Tw Tr Te", /* it is killed */
         "Mm Mw Mx Ti Tw Tq Mr Mx Me", /* the other exits */
-        "Mm Mw Mx Ti Tw Tk Mr My Ui Ur Uw Mr Ue Me", /* ... is killed, and a third comes */
-        "Mm Mw Mx Ti My Ui Tw Ur Uw Mr Te Mr Ur Ue Me", /* three hold it */
-        "Mm Mw Mx Ti My Ui Mk Tw Ur Tk Ur Uw Ur Ue", /* the last of three keeps it */
+        "Mm Mw Mx Ti Tw Tk Mr My Vi Vr Vw Mr Ve Me", /* ... is killed, and a third comes */
+        "Mm Mw Mx Ti My Vi Tw Vr Vw Mr Te Mr Vr Ve Me", /* three hold it */
+        "Mm Mw Mx Ti My Vi Mk Tw Vr Tk Vr Vw Vr Ve", /* the last of three keeps it */
         "Mm Mw Mx Ti Mx Ti Tw Mr Te Tr Te Mr Me", /* imported twice */
         "Mm Mw Mx Ti Te Mx Ti Tr Te Mx Ti Tw Mr Te Me", /* and again and again */
         "Mm Mw Me Mm Mw Mx Ti Tr Te Me Mm Mx Ti Tw Te Mr Me", /* memory comes back */
@@ -256,7 +256,7 @@ static void dismiss(struct actor *actor, char how)
 
 static void play(const struct way *way, const char *order)
 {
-	struct actor actor[] = {{.name = 'M'}, {.name = 'T'}, {.name = 'U'}};
+	struct actor actor[] = {{.name = 'M'}, {.name = 'T'}, {.name = 'V'}};
 	int line[2][2];
 	printf("%s: %s\n", way->name, order);
 	for (int i = 0; i < 2; i++)
