@@ -24,9 +24,9 @@ static uint64_t counted_bytes(const struct sim_texels *texels)
 /* Under the memory mutex. */
 static CUresult take_external(struct sim_texels *texels, const struct sim_texels_place *place)
 {
-	struct sim_allocation *allocation = place->allocation;
+	struct sim_allocation *allocation = sim_allocation_from(place->allocation);
 
-	if (texels->sparse || texels->deferred || texels->bytes > place->size)
+	if (!allocation || texels->sparse || texels->deferred || texels->bytes > place->size)
 		return CUDA_ERROR_INVALID_VALUE;
 	void *p = mmap(NULL, allocation->size, PROT_READ | PROT_WRITE, MAP_SHARED, allocation->fd,
 	               (off_t)allocation->offset);

@@ -69,7 +69,7 @@ void sim_texels_lay(struct sim_texels *texels, const CUDA_ARRAY3D_DESCRIPTOR *de
 
 /* Memory that is there already: part of an allocation of external memory. */
 struct sim_texels_place {
-	struct sim_allocation *allocation;
+	CUmemGenericAllocationHandle allocation;
 	uint64_t offset, size;
 };
 

@@ -80,6 +80,17 @@ CUresult sim_cuDestroyExternalMemory(CUexternalMemory handle)
 	return CUDA_SUCCESS;
 }
 
+/* What a call that maps needs: a live object, and a context. */
+static CUresult look(CUexternalMemory handle, struct sim_external **external, struct sim_context **context)
+{
+	CUresult result = sim_require(context);
+
+	*external = (struct sim_external *)handle;
+	if (result == CUDA_SUCCESS && !sim_handle_is(*external, SIM_TAG_EXTERNAL))
+		result = CUDA_ERROR_INVALID_HANDLE;
+	return result;
+}
+
 /* The allocation at an address of its own, for the current context's device. */
 static CUresult map(const struct sim_external *external, const struct sim_context *context, CUdeviceptr *base)
 {
@@ -100,13 +111,11 @@ CUresult sim_cuExternalMemoryGetMappedBuffer(CUdeviceptr *out, CUexternalMemory 
                                              const CUDA_EXTERNAL_MEMORY_BUFFER_DESC *desc)
 {
 	struct sim_context *context;
-	struct sim_external *external = (struct sim_external *)handle;
-	CUresult result = sim_require(&context);
+	struct sim_external *external;
+	CUresult result = look(handle, &external, &context);
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (!sim_handle_is(external, SIM_TAG_EXTERNAL))
-		return CUDA_ERROR_INVALID_HANDLE;
 	if (!out || !desc || desc->flags || !desc->size || desc->offset > external->size ||
 	    desc->size > external->size - desc->offset)
 		return CUDA_ERROR_INVALID_VALUE;
@@ -131,17 +140,14 @@ CUresult sim_cuExternalMemoryGetMappedMipmappedArray(CUmipmappedArray *out, CUex
                                                      const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC *desc)
 {
 	struct sim_context *context;
-	struct sim_external *external = (struct sim_external *)handle;
-	CUresult result = sim_require(&context);
+	struct sim_external *external;
+	CUresult result = look(handle, &external, &context);
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (!sim_handle_is(external, SIM_TAG_EXTERNAL))
-		return CUDA_ERROR_INVALID_HANDLE;
 	if (!out || !desc || !desc->numLevels || desc->offset > external->size)
 		return CUDA_ERROR_INVALID_VALUE;
-	struct sim_texels_place place = {sim_allocation_from(external->handle), desc->offset,
-	                                 external->size - desc->offset};
+	struct sim_texels_place place = {external->handle, desc->offset, external->size - desc->offset};
 	return sim_mipmap_over(&place, &desc->arrayDesc, desc->numLevels, out);
 }
 
