@@ -167,6 +167,7 @@ void vgpu_descriptor_end(struct vgpu_descriptor *descriptors, void (*end)(void *
 		end(argument);
 		return;
 	}
+	vgpu_descriptors_poll();
 	vgpu_lock(&lock);
 	bool open = any_open(descriptors);
 	struct kept *kept = open ? malloc(sizeof(*kept)) : NULL;

@@ -121,14 +121,43 @@ static int line_of_maker[2];
 
 static void maker(void)
 {
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	hear(line_of_maker[0]);
 	start(0);
 	int fd = make();
 	send_fd(line_of_maker[0], fd);
+	hear(line_of_maker[0]);
+	close(fd);
+	OK(cuCtxSynchronize());
+	tell(line_of_maker[0]);
 	pause();
 }
 
-static void outlived(int fd)
+static int ask_for_one(int line)
 {
+	tell(line);
+	return receive_fd(line);
+}
+
+/* To find that it is closed, its maker need not allocate or ask; the other process sees the charge. */
+static void found_by_a_synchronisation(int line)
+{
+	int fd = ask_for_one(line);
+	CHECK(used() == BYTES, "kept: %lu", (unsigned long)used());
+	close(fd);
+	tell(line);
+	hear(line);
+	CHECK(used() == 0, "given back: %lu", (unsigned long)used());
+}
+
+/* Its maker is killed. */
+static void outlived(pid_t child, int line)
+{
+	int fd = ask_for_one(line);
+	start(0);
+	uint64_t charged = used();
+	CHECK(charged == BYTES && held(0) == BYTES, "its maker keeps it charged: %lu", (unsigned long)charged);
+	end_maker(child);
 	expect(0, "its maker is dead");
 	import_from(fd);
 	close(fd);
@@ -137,13 +166,15 @@ static void outlived(int fd)
 
 int main(void)
 {
-	pid_t child = begin_maker(line_of_maker, maker); /* before this process has a context */
-	int fd = receive_fd(line_of_maker[1]);
-	start(0);
-	uint64_t charged = used();
-	CHECK(charged == BYTES && held(0) == BYTES, "its maker keeps it charged: %lu", (unsigned long)charged);
-	end_maker(child);
-	outlived(fd);
+	pid_t child[2];
+	int line[2];
+	for (int i = 0; i < 2; i++) { /* before this process has a context */
+		child[i] = begin_maker(line_of_maker, maker);
+		line[i] = line_of_maker[1];
+	}
+	outlived(child[0], line[0]);
+	found_by_a_synchronisation(line[1]);
+	end_maker(child[1]);
 	copies();
 	another_process();
 	found_by_an_allocation();
