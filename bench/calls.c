@@ -1,11 +1,11 @@
 /* calls.c: repeats driver calls and prints what one took: calls OP[,OP...] COUNT. Started by bench/calls.py, with and
  * without a shim, over the null driver, also under callgrind and bench/syscalls.
  *
- * One line per operation: its name, the CPU nanoseconds of a call and, where a neighbour is busy, how many it made
- * meanwhile for each of ours; or its name, `!` and why it could not be done. Before
- * and after the measured calls stands a system call that means nothing, for bench/syscalls to count between, and they are
- * made from a function of their own, `measured`, for callgrind. `calls first 1` allocates once and ends: the caller has
- * the clock. Exit 1: no driver, or no such operation. */
+ * One line per operation: its name and the CPU nanoseconds of a call, of several threads also the hundredths of a second
+ * processor that they had; beside a busy neighbour what a call of either takes, and in how many stretches of STRETCH calls
+ * that was seen; or its name, `!` and why it could not be done. Before and after the measured calls stands a system call
+ * that means nothing, for bench/syscalls to count between, and they are made from a function of their own, `measured`, for
+ * callgrind. `calls first 1` allocates once and ends: the caller has the clock. Exit 1: no driver, or no such operation. */
 #include "ops.h"
 
 #include <setjmp.h>
@@ -18,11 +18,11 @@
 
 #include "marks.h"
 
-#define WARM 20000 /* calls */
+#define WARM    20000 /* calls */
+#define STRETCH 100   /* calls beside a neighbour, some tens of microseconds */
 
 static jmp_buf given_up;
-static double spent;
-static long theirs; /* calls of neighbours while ours were measured */
+static double spent, passed; /* nanoseconds of processors, and of a clock */
 
 _Noreturn void give_up(const char *why)
 {
@@ -30,10 +30,10 @@ _Noreturn void give_up(const char *why)
 	longjmp(given_up, 1);
 }
 
-static double now(void)
+static double now(clockid_t clock)
 {
 	struct timespec t;
-	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+	clock_gettime(clock, &t);
 	return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
 }
 
@@ -48,14 +48,13 @@ static void repeat(const struct op *op, long count, int measure)
 		long some = op->batch && op->batch < count ? op->batch : count;
 		if (op->prepare)
 			op->prepare(some);
-		double begin = 0;
 		if (measure) {
 			syscall(SYS_getpgid, MARK_BEGIN);
-			theirs -= ops_neighbour_calls();
-			begin = now();
+			passed -= now(CLOCK_MONOTONIC);
+			spent -= now(CLOCK_PROCESS_CPUTIME_ID);
 			measured(op, some);
-			spent += now() - begin;
-			theirs += ops_neighbour_calls();
+			spent += now(CLOCK_PROCESS_CPUTIME_ID);
+			passed += now(CLOCK_MONOTONIC);
 			syscall(SYS_getpgid, MARK_END);
 		} else {
 			op->run(some);
@@ -64,22 +63,58 @@ static void repeat(const struct op *op, long count, int measure)
 	}
 }
 
+static int compare(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+	return (x > y) - (x < y);
+}
+
+/* Beside a busy neighbour: what a call of either takes while both are at it. Two clocks run, and whoever gets the line
+ * oftener makes more calls. A stretch in which the neighbour was not running, or we were not, says nothing: other work
+ * on the machine would only make the figure better. */
+static void repeat_beside(const struct op *op, long count)
+{
+	long stretches = count / STRETCH, both = 0;
+	double *took = calloc((size_t)stretches + 1, sizeof *took);
+	if (!took)
+		give_up("no memory");
+	syscall(SYS_getpgid, MARK_BEGIN);
+	for (long i = 0; i < stretches; i++) {
+		long theirs = -ops_neighbour_calls();
+		double begin = now(CLOCK_MONOTONIC);
+		measured(op, STRETCH);
+		double end = now(CLOCK_MONOTONIC);
+		theirs += ops_neighbour_calls();
+		if (theirs >= STRETCH / 5 && theirs <= STRETCH * 5)
+			took[both++] = 2 * (end - begin) / (double)(STRETCH + theirs);
+	}
+	syscall(SYS_getpgid, MARK_END);
+	qsort(took, (size_t)both, sizeof *took, compare);
+	printf(" %.2f %ld\n", took[both / 2], both);
+	free(took);
+}
+
 static void do_op(const struct op *op, long count)
 {
 	printf("%s", op->name);
 	fflush(stdout);
 	spent = 0;
-	theirs = 0;
+	passed = 0;
 	if (setjmp(given_up))
 		return;
 	if (op->begin)
 		op->begin();
 	ops_load();
 	repeat(op, op->batch ? op->batch : WARM, 0); /* set-up and cold caches are not the call's cost */
-	repeat(op, count, 1);
+	if (ops_neighbour_calls() < 0) {
+		repeat(op, count, 1);
+		double second = 100 * (spent / passed - 1);
+		printf(second > 1 ? " %.2f %.0f\n" : " %.2f\n", spent / (double)count, second);
+	} else {
+		repeat_beside(op, count);
+	}
 	if (op->end)
 		op->end();
-	printf(theirs ? " %.2f %.2f\n" : " %.2f\n", spent / (double)count, (double)theirs / (double)count);
 }
 
 static const struct op *find(const char *name)

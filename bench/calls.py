@@ -6,6 +6,9 @@ system calls (ptrace), the bound, and the verdict. Times are the best of several
 turn, in one run on one machine. ``--shim PATH`` measures any other library beside ours, in the same run. ``--check``
 ends with 1 where instructions or system calls pass the bound of their row, or nanoseconds do while the null driver
 itself is no slower than 1.5 times its usual (`usual` below): what a busy machine does to a clock is nobody's fault.
+Two processes that contend are judged beside two bare compare-and-swaps by two processes on one line, which is what the
+machine itself asks of them; those rows are the middle of the stretches in which both processes were running, and those
+of threads are of rounds in which two processors were.
 What it does not show: a real driver's own time.
 """
 
@@ -22,7 +25,7 @@ from pathlib import Path
 from measure import Bench, Library, LibraryError, Timed
 
 TOP = Path(__file__).resolve().parent.parent
-BESIDE = 0.8  # a neighbour is busy where it makes that many calls for each of ours
+BESIDE = 50  # stretches in which a neighbour was running too, or hundredths of a second processor: enough to tell
 SLOWER = 1.5  # the null driver against its usual: beyond, a clock proves nothing
 FEW = 1000  # calls under callgrind and ptrace
 CONTEXT_MS = 150  # what making a context takes, where that is part of the row
@@ -36,7 +39,9 @@ class Call:
     `ns` and `syscalls` are the design's bounds; `instructions` is the design's for launches, elsewhere what was
     measured when the row was last looked at and a tenth. None: shown, not bounded. `usual`: nanoseconds of the null
     driver on the machine that the bounds were measured on. `function`: of ops.c, for callgrind; "" where several
-    processes or threads take part.
+    processes or threads take part; `together`: the row is of no worth unless they ran at the same time. `apart`: of a
+    row with a busy neighbour, what of `ns` is not the price of the line that both write: where the machine's own price
+    is more than the rest, it takes the rest's place in the bound.
     """
 
     op: str
@@ -48,6 +53,8 @@ class Call:
     function: str = ""
     syscalls: float | None = 0
     smoke: bool = True
+    together: bool = False
+    apart: float | None = None
 
 
 CALLS = (
@@ -59,10 +66,10 @@ CALLS = (
     Call("launch-graph", "cuGraphLaunch", 1_000_000, 1.6, 5, 20, "launch_graph"),
     Call("pair-2MiB", "alloc + free, 2 MiB", 200_000, 7.6, 100, 1000, "pair_large"),
     Call("pair-4KiB", "alloc + free, 4 KiB", 200_000, 7.7, 100, 1150, "pair_small"),
-    Call("contend-2MiB", "... two processes contending, 2 MiB", 400_000, 7.6, 150, None),
-    Call("contend-4KiB", "... two processes contending, 4 KiB", 400_000, 7.7, 150, None),
-    Call("threads-4", "... 4 threads, 4 KiB (CPU time)", 200_000, 8.1, None, None, "", None),
-    Call("threads-8", "... 8 threads, 4 KiB (CPU time)", 200_000, 10.5, None, None, "", None),
+    Call("contend-2MiB", "... two processes contending, 2 MiB", 400_000, 7.6, 150, None, together=True, apart=100),
+    Call("contend-4KiB", "... two processes contending, 4 KiB", 400_000, 7.7, 150, None, together=True, apart=100),
+    Call("threads-4", "... 4 threads, 4 KiB (CPU time)", 400_000, 8.1, None, None, "", None, together=True),
+    Call("threads-8", "... 8 threads, 4 KiB (CPU time)", 400_000, 10.5, None, None, "", None, together=True),
     Call("free-1000", "free, 1,000 live 4 KiB blocks", 200_000, 1.5, 200, 350, "free_live"),
     Call("free-10000", "free, 10,000 live, random order", 200_000, 1.4, 200, None),
     Call("free-100000", "free, 100,000 live, random order", 200_000, 1.4, 200, None),
@@ -76,6 +83,8 @@ CALLS = (
     Call("async-4KiB", "async alloc + free, 4 KiB", 200_000, 15, 150, 1430, "pair_async"),
     Call("pool-4KiB", "... from an explicit pool", 200_000, 15, 200, 1510, "pair_pool"),
 )
+# What two processes pay where each adds to one word twice, and does nothing else.
+SWAPS = Call("contend-swaps", "two processes, 2 bare compare-and-swaps", 400_000, 0, None, None, "", None)
 
 
 @dataclass
@@ -121,6 +130,7 @@ class Table:
         self.libraries = libraries
         self.smoke = smoke
         self.callgrind: dict[str, dict[str, float]] = {}
+        self.line = 0.0  # nanoseconds of SWAPS
 
     def count_instructions(self) -> None:
         """One run under callgrind for each library, of all calls that have a function of their own."""
@@ -130,29 +140,57 @@ class Table:
 
     def measure(self, call: Call) -> Row:
         """Measure one row; once more, up to three times, where its nanoseconds pass the bound."""
-        row = Row(call.op, call.title, bound_of(call))
+        most = self.most(call)
+        row = Row(call.op, call.title, bound_of(call, most))
         best: dict[str, Timed] = {}
-        rounds, count = (2, call.count // 10) if self.smoke else (5, call.count)
-        for attempt in range(4):
-            for _ in range(rounds):
-                for library in self.libraries:
-                    best[library.name] = better(
-                        best.get(library.name), self.bench.time(library, call.op, max(count, FEW))
-                    )
+        for _ in range(4):
+            self._time(call, self.libraries, best)
             ours, none = best["ours"].ns, best["none"].ns
-            alone = call.op.startswith("contend") and best["ours"].beside < BESIDE
-            within_bound = call.ns is None or ours is None or none is None or ours - none <= call.ns
-            if (within_bound and not alone) or attempt == 3:
+            alone = call.together and self._alone(call, best)
+            if not alone and (most is None or ours is None or none is None or ours - none <= most):
                 break
-        alone = call.op.startswith("contend") and best["ours"].beside < BESIDE
         for library in self.libraries:
             timed = best[library.name]
             cost = Cost(timed.ns, self.callgrind.get(library.name, {}).get(call.function), None, timed.reason)
             if timed.ns is not None and call.syscalls is not None:
                 cost.syscalls = self.bench.syscalls(library, call.op, FEW)
             row.costs[library.name] = cost
-        row.verdict = "busy machine" if alone else verdict(call, row)
+        row.verdict = "busy machine" if alone and ours is not None else verdict(call, row, most)
         return row
+
+    def _alone(self, call: Call, best: dict[str, Timed]) -> bool:
+        """Whether nobody else was running, or it is not known what the machine asks of two who are."""
+        return min(best[name].beside for name in ("none", "ours")) < BESIDE or (
+            call.apart is not None and not self.line
+        )
+
+    def _time(self, call: Call, libraries: list[Library], best: dict[str, Timed]) -> None:
+        """Add some rounds, in which every library takes its turn; `best` by the library's name."""
+        rounds, count = (2, call.count // 10) if self.smoke else (5, call.count)
+        for _ in range(rounds):
+            for library in libraries:
+                timed = self.bench.time(library, call.op, max(count, FEW))
+                best[library.name] = better(best.get(library.name), timed)
+
+    def swaps(self) -> Row:
+        """Measure what the machine itself asks of two processes that write one line; no library takes part."""
+        best: dict[str, Timed] = {}
+        for _ in range(4):
+            self._time(SWAPS, self.libraries[:1], best)
+            if best["none"].beside >= BESIDE:
+                break
+        told = best["none"].ns if best["none"].beside >= BESIDE else None
+        self.line = told or 0.0
+        costs = {library.name: Cost() for library in self.libraries}
+        costs["none"].ns = told
+        reason = f"not run: {best['none'].reason}" if best["none"].ns is None else "busy machine"
+        return Row(SWAPS.op, SWAPS.title, "", costs, "-" if told else reason)
+
+    def most(self, call: Call) -> float | None:
+        """Return the nanoseconds that a row may add on this machine."""
+        if call.ns is None or call.apart is None:
+            return call.ns
+        return max(call.ns, call.apart + self.line)
 
     def first(self) -> Row:
         """From exec to the first allocation, whole process."""
@@ -199,9 +237,9 @@ class Table:
         return none is not None and none <= SLOWER * usual_ms * MS
 
 
-def bound_of(call: Call) -> str:
+def bound_of(call: Call, most: float | None) -> str:
     """Return the bounds of a row in words."""
-    parts = [] if call.ns is None else [f"{call.ns:g} ns"]
+    parts = [] if most is None else [f"{most:.0f} ns" + (" (a dear line)" if most != call.ns else "")]
     parts += [] if call.instructions is None else [f"{call.instructions} instr"]
     return ", ".join(parts)
 
@@ -215,7 +253,7 @@ def within(value: float | None, most: float, *, quiet: bool) -> str:
     return "missed: time" if quiet else "busy machine"
 
 
-def verdict(call: Call, row: Row) -> str:
+def verdict(call: Call, row: Row, most: float | None) -> str:
     """Return the verdict on a row of ours: what was missed, if anything."""
     ours, none = row.costs["ours"], row.costs["none"]
     if ours.ns is None or none.ns is None:
@@ -228,9 +266,9 @@ def verdict(call: Call, row: Row) -> str:
         missed.append("system calls")
     if missed:
         return f"missed: {', '.join(missed)}"
-    if call.ns is None:
+    if most is None:
         return "-"
-    return within(ours.ns - none.ns, call.ns, quiet=none.ns <= SLOWER * call.usual)
+    return within(ours.ns - none.ns, most, quiet=none.ns <= SLOWER * call.usual)
 
 
 def amount(nanoseconds: float | None) -> str:
@@ -259,7 +297,7 @@ def line_of(row: Row, others: list[str]) -> str:
     line += f"{amount(row.added('ours', 'ns')):>11}{number(row.added('ours', 'instructions')):>7}"
     line += f"{number(row.added('ours', 'syscalls'), 1):>9}  {row.bound:22}{row.verdict:14}"
     for name in others:
-        if row.costs[name].ns is None:
+        if row.costs[name].reason:
             line += f"  cannot be run: {row.costs[name].reason}"
         else:
             line += f"{amount(row.added(name, 'ns')):>14}{number(row.added(name, 'instructions')):>8}"
@@ -275,6 +313,9 @@ def run(table: Table, others: list[str]) -> list[Row]:
     for call in CALLS:
         if table.smoke and not call.smoke:
             continue
+        if call.apart is not None and not any(row.op == SWAPS.op for row in rows):
+            rows.append(table.swaps())
+            print(line_of(rows[-1], others), flush=True)
         rows.append(table.measure(call))
         print(line_of(rows[-1], others), flush=True)
     for measure in (table.first, table.parallel, table.nothing):

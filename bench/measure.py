@@ -35,11 +35,15 @@ class Library:
 
 @dataclass(frozen=True)
 class Timed:
-    """Nanoseconds of one call, or why it could not be made; `beside`: a busy neighbour's calls meanwhile, for each."""
+    """Nanoseconds of one call, or why it could not be made.
+
+    `beside`: stretches in which a busy neighbour was running too; of several threads, hundredths of a second processor
+    that they had.
+    """
 
     ns: float | None
     reason: str = ""
-    beside: float = 0
+    beside: int = 0
 
 
 class Bench:
@@ -115,13 +119,14 @@ class Bench:
 
 
 def _timed(done: subprocess.CompletedProcess[str]) -> Timed:
-    name, _, rest = done.stdout.strip().partition(" ")
+    first = done.stdout.strip().partition("\n")[0]  # a neighbour's own reason may follow
+    name, _, rest = first.partition(" ")
     if done.returncode or not rest:
         return Timed(None, f"{name or 'calls'} ended with {done.returncode}: {done.stderr.strip()[-200:]}")
     if rest.startswith("!"):
         return Timed(None, rest.removeprefix("! "))
     ns, _, beside = rest.partition(" ")
-    return Timed(float(ns), beside=float(beside or 0))
+    return Timed(float(ns), beside=int(beside or 0))
 
 
 def callees(profile: str, caller: str) -> dict[str, int]:

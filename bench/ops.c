@@ -23,7 +23,7 @@
 #define MIB          ((size_t)1 << 20)
 #define MANY         100000
 #define OTHERS       1000 /* registered processes */
-#define SOME         100  /* calls between two reports of a busy one */
+#define SOME         10   /* calls between two reports of a busy one */
 #define AT_ONCE      8    /* of them started together */
 #define DRIVER(name) static __typeof__(&name) driver_##name;
 
@@ -269,11 +269,16 @@ static NOINLINE void refused(long count)
 
 static pid_t other[OTHERS];
 static int others;
-static long *calls_of_others; /* shared with them */
+static struct {
+	long calls; /* of a busy one */
+	char apart[120];
+	uint64_t line; /* for two_swaps */
+} *shared; /* with the others */
+static bool busy;
 
 long ops_neighbour_calls(void)
 {
-	return calls_of_others ? __atomic_load_n(calls_of_others, __ATOMIC_RELAXED) : 0;
+	return busy ? __atomic_load_n(&shared->calls, __ATOMIC_RELAXED) : -1;
 }
 
 static void end_others(void)
@@ -283,6 +288,7 @@ static void end_others(void)
 	for (int i = 0; i < others; i++)
 		waitpid(other[i], NULL, 0);
 	others = 0;
+	busy = false;
 }
 
 /* Keep this process to one of the processors it may use: a busy neighbour on the same one would only take turns. */
@@ -313,7 +319,7 @@ static _Noreturn void be_registered(int ready, void (*then)(long))
 		if (!then)
 			pause();
 		then(SOME);
-		__atomic_add_fetch(calls_of_others, SOME, __ATOMIC_RELAXED);
+		__atomic_store_n(&shared->calls, shared->calls + SOME, __ATOMIC_RELAXED);
 	}
 }
 
@@ -322,9 +328,8 @@ static void begin_some(int count, void (*then)(long))
 {
 	int pipes[2], ready = 0, begun = 0;
 	char byte;
-	calls_of_others =
-	        mmap(NULL, sizeof *calls_of_others, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	if (pipe(pipes) != 0 || calls_of_others == MAP_FAILED)
+	shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (pipe(pipes) != 0 || shared == MAP_FAILED)
 		give_up("no pipe or no shared memory");
 	for (pid_t pid = 0; begun < count && pid >= 0; begun += pid > 0) {
 		pid = fork();
@@ -352,16 +357,37 @@ static void begin_others(int count, void (*then)(long))
 		begin_some(count - i < AT_ONCE ? count - i : AT_ONCE, then);
 }
 
+static void one_busy(void (*then)(long))
+{
+	begin_others(1, then);
+	busy = true;
+	keep_to(0);
+}
+
 static void one_busy_large(void)
 {
-	begin_others(1, pair_large);
-	keep_to(0);
+	one_busy(pair_large);
 }
 
 static void one_busy_small(void)
 {
-	begin_others(1, pair_small);
-	keep_to(0);
+	one_busy(pair_small);
+}
+
+/* What an allocation and a free cannot do without where two processes count on one line: the machine's own price. */
+static NOINLINE void two_swaps(long count)
+{
+	for (long i = 0; i < 2 * count; i++) {
+		uint64_t value = __atomic_load_n(&shared->line, __ATOMIC_ACQUIRE);
+		while (!__atomic_compare_exchange_n(&shared->line, &value, value + 1, false, __ATOMIC_ACQ_REL,
+		                                    __ATOMIC_ACQUIRE))
+			;
+	}
+}
+
+static void one_swaps(void)
+{
+	one_busy(two_swaps);
 }
 
 static void three(void)
@@ -444,6 +470,7 @@ const struct op ops[] = {
         {"pair-4KiB", 0, NULL, NULL, pair_small, NULL},
         {"contend-2MiB", 0, one_busy_large, NULL, pair_large, end_others},
         {"contend-4KiB", 0, one_busy_small, NULL, pair_small, end_others},
+        {"contend-swaps", 0, one_swaps, NULL, two_swaps, end_others},
         {"threads-4", 0, NULL, NULL, pair_in_4, NULL},
         {"threads-8", 0, NULL, NULL, pair_in_8, NULL},
         {"free-1000", 1000, NULL, live_blocks, free_live, NULL},

@@ -16,7 +16,7 @@ extern const struct op ops[];
 void ops_load(void); /* loads the driver, makes its context current; leaves the program where that fails */
 void ops_first(void); /* one allocation */
 
-/* Calls that busy neighbours have made so far; 0 without any. */
+/* Calls that a busy neighbour on another processor has made so far; below 0 without one. */
 long ops_neighbour_calls(void);
 
 /* The operation under way cannot go on: prints why and leaves it (longjmp in calls.c). */

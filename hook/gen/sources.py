@@ -1,7 +1,7 @@
 """Which entry points have code: scans C sources for definitions of `sim_X` and `hook_X` at the start of a line.
 
 A prototype does not count. A macro that makes definitions (`... sim_##name(...) { ... }`) counts where it is used at
-the start of a line, in the file that defines it.
+the start of a line; it stands in the same file or in a header of the directory.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ def _is_definition(text: str, at: int) -> bool:
     return text[at:].lstrip().startswith("{")
 
 
-def _by_macros(text: str, prefix: str) -> set[str]:
-    """Names that the file's own macros define, where they are used."""
+def _by_macros(text: str, macros: str, prefix: str) -> set[str]:
+    """Names that macros define, where a file uses them."""
     found: set[str] = set()
-    for macro in re.finditer(r"^#define (\w+)\(([^)]*)\)((?:.*\\\n)*.*)$", text, re.MULTILINE):
+    for macro in re.finditer(r"^#define (\w+)\(([^)]*)\)((?:.*\\\n)*.*)$", macros, re.MULTILINE):
         body = re.sub(r"\s*##\s*", "##", macro[3])
         patterns = re.findall(rf"(?:CUresult|nvmlReturn_t|char \*)\s*({prefix}_[\w#]*##[\w#]+)\s*\(", body)
         if not patterns or "{" not in body:
@@ -48,11 +48,12 @@ def _by_macros(text: str, prefix: str) -> set[str]:
 def defined(directory: Path, prefix: str) -> dict[str, Path]:
     """Entry points X for which a `.c` file of a directory defines `prefix_X` (`sim` or `hook`), and that file."""
     found: dict[str, Path] = {}
+    shared = "".join(path.read_text() for path in sorted(directory.glob("*.h")))
     for path in sorted(directory.glob("*.c")):
         text = re.sub(r"/\*.*?\*/", " ", path.read_text(), flags=re.DOTALL)
         for match in _HEAD.finditer(text):
             if match[1] == prefix and _is_definition(text, match.end()):
                 found.setdefault(match[2], path)
-        for name in sorted(_by_macros(text, prefix)):
+        for name in sorted(_by_macros(text, shared + text, prefix)):
             found.setdefault(name, path)
     return found

@@ -6,7 +6,8 @@
  * Either way in whole 2 MiB, since neighbours in one granule cannot be told apart. Answers are remembered, so that a
  * program that makes many alike pays once.
  * Sparse and deferred arrays cost nothing: their memory is an allocation handle's (vmm.c, map_array.c). Arrays that are
- * somebody else's (levels, planes, of external memory or graphics) are not in the table, and go to the driver as they are.
+ * somebody else's (levels, planes, of graphics) are not in the table, and go to the driver as they are; of external memory
+ * (external.c) they end here, too.
  * What can go wrong: no host memory for the record; the array is destroyed again and refused.
  */
 #include <pthread.h>

@@ -88,6 +88,7 @@ ssize_t vgpu_pread(int fd, void *to, size_t count, off_t at);
 void vgpu_futex_wake(uint32_t *word, int count);
 int vgpu_byte_lock(int fd, off_t byte); /* OFD write lock, not waited for: 0, or -1 */
 int vgpu_byte_lock_shared(int fd, off_t byte); /* a read lock instead */
+bool vgpu_byte_locked(int fd, off_t byte); /* by another description; also where it cannot be told */
 void vgpu_byte_unlock(int fd, off_t byte);
 void *vgpu_private_pages(size_t bytes); /* zero again in a fork's child; NULL without memory */
 void vgpu_at_fork(void (*child)(void));
@@ -113,8 +114,10 @@ int vgpu_ledger_hold(struct vgpu_ledger *ledger, uint32_t slot);
 void vgpu_ledger_let_go(struct vgpu_ledger *ledger); /* undo that */
 bool vgpu_ledger_unlinked(const struct vgpu_ledger *ledger);
 void vgpu_ledger_forked(void); /* in a fork's child: close the descriptor it inherited */
-int vgpu_ledger_setup_lock(struct vgpu_ledger *ledger); /* 0; -1: somebody held it for five seconds */
-void vgpu_ledger_setup_unlock(struct vgpu_ledger *ledger);
+/* Nobody removes the file until _kept; any number of processes may ask for that at once. 0; -1: it is removed, or somebody
+ * was about to for five seconds. */
+int vgpu_ledger_keep(struct vgpu_ledger *ledger);
+void vgpu_ledger_kept(struct vgpu_ledger *ledger);
 /* Fill in where the ledger of this user and these limits lies; makes the directory. 0, or -1 with the reason. */
 int vgpu_ledger_standalone_path(struct vgpu_ledger *ledger, const struct vgpu_env *env, char reason[VGPU_REASON_MAX]);
 /* The index that a device has in the ledger, claimed where it has none yet; -1 where all are taken, -2 where the set-up

@@ -95,11 +95,11 @@ void vgpu_defer_done(CUdevice device, void (*done)(void *what), void *what, CUst
 
 bool vgpu_deferred_poll(CUdevice device)
 {
-	bool settled = false;
+	bool settled = vgpu_descriptors_poll();
 	struct deferred *next;
 	struct deferred *all = take_all();
 	if (all == NULL)
-		return false;
+		return settled;
 	CUstreamCaptureMode before = vgpu_relax();
 	for (struct deferred *d = all; d != NULL; d = next) {
 		next = d->next;

@@ -1,9 +1,9 @@
 /* external.c: memory that another API or process allocated: cuImportExternalMemory, cuExternalMemoryGetMappedBuffer,
- * cuDestroyExternalMemory.
+ * cuExternalMemoryGetMappedMipmappedArray, cuDestroyExternalMemory.
  *
  * What a process of this container exported is charged already, and the object holds it (share.c). Anything else is
- * charged by the size that the program names. The object and each of its buffers keep the memory; a buffer is freed by
- * cuMemFree, also after the object is gone.
+ * charged by the size that the program names. The object and each of its buffers and mip-maps keep the memory; they are
+ * freed as any others are (mem.c, array.c), also after the object is gone, or end with their context.
  * What can go wrong: what is imported does not fit: refused before the driver is called.
  */
 #include <stdlib.h>
@@ -17,7 +17,7 @@ struct external {
 	CUdevice device;
 	uint64_t bytes; /* charged to this process; 0 where it is held by `share` */
 	struct vgpu_share *share;
-	uint32_t references; /* the object, its buffers and calls under way */
+	uint32_t references; /* the object, what is mapped of it and calls under way */
 };
 
 static uint32_t lock; /* process-private, never held across a driver call */
@@ -127,6 +127,28 @@ CUresult hook_cuImportExternalMemory(CUexternalMemory *extMem_out,
 	return CUDA_SUCCESS;
 }
 
+/* ---- what is mapped of it ---------------------------------------------------------------------------------------- */
+
+static CUresult destroy_mipmap(CUdeviceptr handle)
+{
+	return real_cuMipmappedArrayDestroy((CUmipmappedArray)(uintptr_t)handle);
+}
+
+/* The driver has answered with `error` and, where it is none, the block. The reference becomes the block's, or goes. */
+static CUresult keep(struct external *e, const struct vgpu_block *b, CUresult error, CUresult (*undo)(CUdeviceptr))
+{
+	if (error != CUDA_SUCCESS) {
+		drop(e);
+		return error;
+	}
+	vgpu_shared_put_other(b->p, drop, e);
+	if (vgpu_block_add(b, 0) >= 0)
+		return CUDA_SUCCESS;
+	undo(b->p);
+	vgpu_shared_end(b->p);
+	return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 CUresult hook_cuExternalMemoryGetMappedBuffer(CUdeviceptr *devPtr, CUexternalMemory extMem,
                                               const CUDA_EXTERNAL_MEMORY_BUFFER_DESC *bufferDesc)
 {
@@ -137,20 +159,33 @@ CUresult hook_cuExternalMemoryGetMappedBuffer(CUdeviceptr *devPtr, CUexternalMem
 	CUresult error = vgpu_place(&b.device, &b.context);
 	if (error == CUDA_SUCCESS)
 		error = real_cuExternalMemoryGetMappedBuffer(&b.p, extMem, bufferDesc);
-	if (error != CUDA_SUCCESS) {
-		drop(e);
-		return error;
-	}
-	b.bytes = bufferDesc->size;
-	vgpu_shared_put_other(b.p, drop, e); /* the reference is the buffer's now */
-	if (vgpu_block_add(&b, 0) < 0) {
-		real_cuMemFree_v2(b.p);
-		vgpu_shared_end(b.p);
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	}
-	*devPtr = b.p;
-	return CUDA_SUCCESS;
+	if (error == CUDA_SUCCESS)
+		b.bytes = bufferDesc->size;
+	error = keep(e, &b, error, real_cuMemFree_v2);
+	if (error == CUDA_SUCCESS)
+		*devPtr = b.p;
+	return error;
 }
+
+CUresult hook_cuExternalMemoryGetMappedMipmappedArray(CUmipmappedArray *mipmap, CUexternalMemory extMem,
+                                                      const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC *mipmapDesc)
+{
+	struct external *e = vgpu_mode() == VGPU_FREE || mipmap == NULL ? NULL : enter(extMem);
+	if (e == NULL)
+		return real_cuExternalMemoryGetMappedMipmappedArray(mipmap, extMem, mipmapDesc);
+	struct vgpu_block b = {.kind = VGPU_SHARED, .bytes = 1}; /* known by its handle, as arrays are */
+	CUmipmappedArray handle = NULL;
+	CUresult error = vgpu_place(&b.device, &b.context);
+	if (error == CUDA_SUCCESS)
+		error = real_cuExternalMemoryGetMappedMipmappedArray(&handle, extMem, mipmapDesc);
+	b.p = (CUdeviceptr)(uintptr_t)handle;
+	error = keep(e, &b, error, destroy_mipmap);
+	if (error == CUDA_SUCCESS)
+		*mipmap = handle;
+	return error;
+}
+
+/* ---- the end ----------------------------------------------------------------------------------------------------- */
 
 CUresult hook_cuDestroyExternalMemory(CUexternalMemory extMem)
 {

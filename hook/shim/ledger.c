@@ -20,9 +20,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Nobody holds the set-up lock for a millisecond; what is waited for is a loaded machine, or a holder that was stopped. */
-#define SETUP_WAIT_NS  UINT64_C(5000000000)
-#define SETUP_PAUSE_NS UINT64_C(200000)
+/* Nobody holds one of the locks for a millisecond; what is waited for is a loaded machine, or a holder that was stopped. */
+#define WAIT_NS        UINT64_C(5000000000)
+#define FIRST_PAUSE_NS UINT64_C(200000)
+#define LAST_PAUSE_NS  UINT64_C(12800000)
 /* Out of the way of programs that count on low numbers, and of select(). */
 #define HIGH_DESCRIPTOR 960
 
@@ -126,26 +127,64 @@ bool vgpu_ledger_unlinked(const struct vgpu_ledger *ledger)
 	return vgpu_stat(ledger->path, &st, false) != 0 || st.st_dev != ledger->dev || st.st_ino != ledger->ino;
 }
 
-int vgpu_ledger_setup_lock(struct vgpu_ledger *ledger)
+/* ---- locks ----------------------------------------------------------------------------------------------------------- */
+
+/* Waits for a lock, longer and longer at a time: a thousand processes that start together and look every moment would
+ * keep its holder from the processor. False where that is of no use: the kernel frees a dead holder's lock; only a
+ * stopped one makes us give up, or a system that has no such locks or does not let us have them. */
+static bool wait_more(int error, uint64_t until, uint64_t *pause)
 {
-	int fd = vgpu_ledger_fd(ledger);
-	uint64_t until = vgpu_now_ns() + SETUP_WAIT_NS;
-	while (fd >= 0) {
-		if (vgpu_byte_lock(fd, PTG_LOCK_SETUP) == 0)
-			return 0;
-		/* The kernel frees a dead holder's lock; only a stopped one makes us give up, or a system that has no such
-		 * locks or does not let us have them. */
-		if ((errno != EAGAIN && errno != EACCES) || vgpu_now_ns() >= until)
-			break;
-		vgpu_pause_ns(SETUP_PAUSE_NS);
-	}
-	return -1;
+	if ((error != EAGAIN && error != EACCES) || vgpu_now_ns() >= until)
+		return false;
+	vgpu_pause_ns(*pause);
+	if (*pause < LAST_PAUSE_NS)
+		*pause *= 2;
+	return true;
 }
 
-void vgpu_ledger_setup_unlock(struct vgpu_ledger *ledger)
+typedef bool condition(const struct vgpu_ledger *ledger, const char *uuid);
+
+/* Take a lock, or find while it is somebody else's that it is no longer needed. */
+enum locked { LOCKED, NEEDLESS, NOT_LOCKED };
+
+static enum locked lock_unless(struct vgpu_ledger *ledger, int (*lock)(int fd, off_t byte), off_t byte,
+                               condition *needless, const char *uuid)
+{
+	int fd = vgpu_ledger_fd(ledger);
+	uint64_t until = vgpu_now_ns() + WAIT_NS, pause = FIRST_PAUSE_NS;
+	int error = 0;
+	do {
+		if (fd < 0)
+			return NOT_LOCKED;
+		if (lock(fd, byte) == 0)
+			return LOCKED;
+		error = errno;
+		if (needless(ledger, uuid))
+			return NEEDLESS;
+	} while (wait_more(error, until, &pause));
+	return NOT_LOCKED;
+}
+
+static void unlock(const struct vgpu_ledger *ledger, off_t byte)
 {
 	if (is_this_file(ledger, ledger->fd))
-		vgpu_byte_unlock(ledger->fd, PTG_LOCK_SETUP);
+		vgpu_byte_unlock(ledger->fd, byte);
+}
+
+static bool is_gone(const struct vgpu_ledger *ledger, const char *uuid)
+{
+	(void)uuid;
+	return vgpu_ledger_unlinked(ledger);
+}
+
+int vgpu_ledger_keep(struct vgpu_ledger *ledger)
+{
+	return lock_unless(ledger, vgpu_byte_lock_shared, PTG_LOCK_REMOVE, is_gone, NULL) == LOCKED ? 0 : -1;
+}
+
+void vgpu_ledger_kept(struct vgpu_ledger *ledger)
+{
+	unlock(ledger, PTG_LOCK_REMOVE);
 }
 
 /* ---- the file ------------------------------------------------------------------------------------------------------- */
@@ -213,6 +252,14 @@ static int check_header(const struct ptg_ledger *map, const char *path, char rea
 	return 0;
 }
 
+/* Somebody else has made it. */
+static bool is_made(const struct vgpu_ledger *ledger, const char *uuid)
+{
+	uint64_t magic = 0;
+	(void)uuid;
+	return vgpu_pread(ledger->fd, &magic, sizeof magic, 0) == sizeof magic && magic != 0;
+}
+
 /* An empty or unfinished file is made whole; a short one that is neither is refused. */
 static int make_whole(struct vgpu_ledger *ledger, char reason[VGPU_REASON_MAX])
 {
@@ -224,15 +271,18 @@ static int make_whole(struct vgpu_ledger *ledger, char reason[VGPU_REASON_MAX])
 	if (st.st_size >= (off_t)sizeof magic && vgpu_pread(ledger->fd, &magic, sizeof magic, 0) < 0)
 		return refuse(reason, "ledger %.200s cannot be read: %s", ledger->path, strerror(errno));
 	if (magic == 0) {
-		if (vgpu_ledger_setup_lock(ledger) != 0)
+		enum locked locked = lock_unless(ledger, vgpu_byte_lock, PTG_LOCK_SETUP, is_made, NULL);
+		if (locked == NOT_LOCKED)
 			return refuse(
 			        reason,
 			        "ledger %.200s: its set-up lock is held for more than 5 s, or locks are not allowed",
 			        ledger->path);
-		result = initialise(ledger->fd);
-		int error = errno;
-		vgpu_ledger_setup_unlock(ledger);
-		errno = error;
+		if (locked == LOCKED) {
+			result = initialise(ledger->fd);
+			int error = errno;
+			unlock(ledger, PTG_LOCK_SETUP);
+			errno = error;
+		}
 	}
 	if (result == 0 && vgpu_fstat(ledger->fd, &st) == 0 && st.st_size < (off_t)sizeof(struct ptg_ledger))
 		return refuse(reason, "ledger %.200s has %lld bytes of %zu", ledger->path, (long long)st.st_size,
@@ -373,15 +423,23 @@ static int find_device(const struct ptg_ledger *map, const char *uuid)
 	return -1;
 }
 
+static bool has_device(const struct vgpu_ledger *ledger, const char *uuid)
+{
+	return find_device(ledger->map, uuid) >= 0;
+}
+
 int vgpu_ledger_claim_device(struct vgpu_ledger *ledger, const char *uuid)
 {
 	struct ptg_ledger *map = ledger->map;
 	int index = find_device(map, uuid);
 	if (index >= 0)
 		return index;
-	if (vgpu_ledger_setup_lock(ledger) != 0)
+	enum locked locked = lock_unless(ledger, vgpu_byte_lock, PTG_LOCK_SETUP, has_device, uuid);
+	if (locked == NOT_LOCKED)
 		return -2;
 	index = find_device(map, uuid);
+	if (locked == NEEDLESS)
+		return index;
 	uint32_t count = __atomic_load_n(&map->ndev, __ATOMIC_ACQUIRE);
 	if (index < 0 && count < PTG_DEVICES) {
 		memset(map->uuid[count], 0, PTG_UUID_SIZE);
@@ -389,7 +447,7 @@ int vgpu_ledger_claim_device(struct vgpu_ledger *ledger, const char *uuid)
 		__atomic_store_n(&map->ndev, count + 1, __ATOMIC_RELEASE);
 		index = (int)count;
 	}
-	vgpu_ledger_setup_unlock(ledger);
+	unlock(ledger, PTG_LOCK_SETUP);
 	return index;
 }
 

@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "partage/ledger.h"
+#include "spin.h"
 
 #define PTG_UNITS_MAX UINT32_MAX
 
@@ -109,8 +110,11 @@ static inline bool ptg_commit(struct ptg_ledger *ledger, unsigned device, unsign
 	if (ptg_load(&total->completed) == after)
 		__atomic_store_n(&total->completed, *word, __ATOMIC_RELEASE);
 	__atomic_store_n(&line->next, next, __ATOMIC_RELEASE);
-	if (!__atomic_compare_exchange_n(&total->word, word, after, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+	if (!__atomic_compare_exchange_n(&total->word, word, after, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
+		vgpu_stay_away();
+		*word = ptg_load(&total->word);
 		return false;
+	}
 	/* A plain store is enough: nobody but the slot's owner makes its later changes, and a helper stores the same. */
 	__atomic_store_n(&line->done, next, __ATOMIC_RELEASE);
 	__atomic_store_n(&total->completed, after, __ATOMIC_RELEASE);

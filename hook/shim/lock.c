@@ -11,24 +11,17 @@
 #include <time.h>
 #include <unistd.h>
 
-#define SPINS   100
-#define WAIT_NS 200000
+#include "spin.h"
 
-static void relax(void)
-{
-#if defined(__x86_64__)
-	__builtin_ia32_pause();
-#elif defined(__aarch64__)
-	__asm__ volatile("yield");
-#endif
-}
+#define SPINS   4
+#define WAIT_NS 200000
 
 void vgpu_lock_wait(uint32_t *lock)
 {
 	static const struct timespec bound = {.tv_nsec = WAIT_NS};
 	int saved = errno;
 	for (int spin = 0; spin < SPINS && __atomic_load_n(lock, __ATOMIC_RELAXED) != 2; spin++) {
-		relax();
+		vgpu_stay_away();
 		if (__atomic_load_n(lock, __ATOMIC_RELAXED) == 0 && vgpu_lock_try(lock))
 			return;
 	}

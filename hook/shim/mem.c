@@ -287,6 +287,7 @@ static void forked(void)
 	vgpu_pool_forked();
 	vgpu_pool_pins_forked();
 	vgpu_deferred_forked();
+	vgpu_descriptors_forked();
 	vgpu_vmm_forked();
 	vgpu_multicast_forked();
 	vgpu_contexts_forked();

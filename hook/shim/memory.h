@@ -90,6 +90,15 @@ void vgpu_defer_done(CUdevice device, void (*done)(void *what), void *what, CUst
 bool vgpu_deferred_poll(CUdevice device); /* settles what has run; true if memory was given back */
 void vgpu_deferred_drop(CUcontext context);
 
+/* ---- descriptor.c: memory that is kept by descriptors of it which were exported ------------------------------------ */
+
+struct vgpu_descriptor; /* those of one allocation; NULL: none */
+void vgpu_descriptor_watch(struct vgpu_descriptor **all, int fd); /* one more was just made by the driver */
+void vgpu_descriptor_end(struct vgpu_descriptor *descriptors, void (*end)(void *argument),
+                         void *argument); /* when all are closed: now, or at a poll */
+bool vgpu_descriptors_poll(void); /* true if memory was given back */
+void vgpu_descriptors_forked(void);
+
 /* ---- managed.c: managed memory is charged on every device that may use it ----------------------------------------- */
 
 CUresult vgpu_managed_join(CUdevice device); /* from now on this one may; refused where it does not fit there */

@@ -53,12 +53,14 @@ CUresult hook_cuMulticastCreate(CUmemGenericAllocationHandle *mcHandle, const CU
 	CUmemGenericAllocationHandle h = 0;
 	if (vgpu_mode() == VGPU_FREE || mcHandle == NULL || prop == NULL)
 		return real_cuMulticastCreate(mcHandle, prop);
-	if (prop->handleTypes != 0)
-		return CUDA_ERROR_NOT_SUPPORTED;
 	struct vgpu_multicast *team = calloc(1, sizeof(*team));
 	if (team == NULL)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	CUresult error = real_cuMulticastCreate(&h, prop);
+	if (error == CUDA_SUCCESS && prop->handleTypes != 0) { /* else the driver's reason is the better one */
+		real_cuMemRelease(h);
+		error = CUDA_ERROR_NOT_SUPPORTED;
+	}
 	if (error == CUDA_SUCCESS && !vgpu_vmm_add_multicast(h, team)) {
 		real_cuMemRelease(h);
 		error = CUDA_ERROR_OUT_OF_MEMORY;

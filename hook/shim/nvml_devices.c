@@ -85,40 +85,19 @@ static nvmlReturn_t found(nvmlReturn_t error, nvmlDevice_t device, nvmlDevice_t 
 	return error;
 }
 
-nvmlReturn_t hook_nvmlDeviceGetHandleBySerial(const char *serial, nvmlDevice_t *device)
-{
-	nvmlDevice_t d = NULL;
-	nvmlReturn_t error = real_nvmlDeviceGetHandleBySerial(serial, device ? &d : NULL);
-	return device ? found(error, d, device) : error;
-}
+#define HANDLE_BY(what, type)                                                                                          \
+	nvmlReturn_t hook_nvmlDeviceGetHandleBy##what(type key, nvmlDevice_t *device)                                  \
+	{                                                                                                              \
+		nvmlDevice_t d = NULL;                                                                                 \
+		nvmlReturn_t error = real_nvmlDeviceGetHandleBy##what(key, device ? &d : NULL);                        \
+		return device ? found(error, d, device) : error;                                                       \
+	}
 
-nvmlReturn_t hook_nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device)
-{
-	nvmlDevice_t d = NULL;
-	nvmlReturn_t error = real_nvmlDeviceGetHandleByUUID(uuid, device ? &d : NULL);
-	return device ? found(error, d, device) : error;
-}
-
-nvmlReturn_t hook_nvmlDeviceGetHandleByUUIDV(const nvmlUUID_t *uuid, nvmlDevice_t *device)
-{
-	nvmlDevice_t d = NULL;
-	nvmlReturn_t error = real_nvmlDeviceGetHandleByUUIDV(uuid, device ? &d : NULL);
-	return device ? found(error, d, device) : error;
-}
-
-nvmlReturn_t hook_nvmlDeviceGetHandleByPciBusId(const char *pciBusId, nvmlDevice_t *device)
-{
-	nvmlDevice_t d = NULL;
-	nvmlReturn_t error = real_nvmlDeviceGetHandleByPciBusId(pciBusId, device ? &d : NULL);
-	return device ? found(error, d, device) : error;
-}
-
-nvmlReturn_t hook_nvmlDeviceGetHandleByPciBusId_v2(const char *pciBusId, nvmlDevice_t *device)
-{
-	nvmlDevice_t d = NULL;
-	nvmlReturn_t error = real_nvmlDeviceGetHandleByPciBusId_v2(pciBusId, device ? &d : NULL);
-	return device ? found(error, d, device) : error;
-}
+HANDLE_BY(Serial, const char *)
+HANDLE_BY(UUID, const char *)
+HANDLE_BY(UUIDV, const nvmlUUID_t *)
+HANDLE_BY(PciBusId, const char *)
+HANDLE_BY(PciBusId_v2, const char *)
 
 nvmlReturn_t hook_nvmlDeviceGetIndex(nvmlDevice_t device, unsigned int *index)
 {

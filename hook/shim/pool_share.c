@@ -23,11 +23,14 @@ struct pin {
 	CUdeviceptr p;
 	struct pool *pool;
 	uint64_t most; /* bytes of the chunk that it lies in: what the pool had at the export */
+	uint64_t block; /* the driver's number of it, which no other block ever has; 0: it does not say */
+	uint64_t number; /* each has a greater one than those before */
 	struct vgpu_share *share;
 };
 
 static uint32_t lock; /* process-private, never held across a driver call */
 static struct pin *pins; /* also read without the lock: whether there is any */
+static uint64_t last_number; /* of a pin */
 static uint32_t ending; /* calls under way that may end a device's last context, and its blocks with it */
 
 /* ---- export ------------------------------------------------------------------------------------------------------ */
@@ -84,9 +87,15 @@ static bool pinned(CUdeviceptr p, const struct vgpu_share_key *key)
 	return pin != NULL;
 }
 
+static uint64_t number_of_block(CUdeviceptr p)
+{
+	unsigned long long number = 0;
+	return real_cuPointerGetAttribute(&number, CU_POINTER_ATTRIBUTE_BUFFER_ID, p) == CUDA_SUCCESS ? number : 0;
+}
+
 static CUresult add_pin(CUdeviceptr p, struct pool *pool, const CUmemPoolPtrExportData *data)
 {
-	uint64_t most = vgpu_pool_most(pool);
+	uint64_t most = vgpu_pool_most(pool), block = number_of_block(p);
 	struct vgpu_share_key key = key_of(data);
 	if (pinned(p, &key))
 		return CUDA_SUCCESS;
@@ -97,7 +106,13 @@ static CUresult add_pin(CUdeviceptr p, struct pool *pool, const CUmemPoolPtrExpo
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	vgpu_lock(&lock);
-	*pin = (struct pin){pins, p, pool, most, share};
+	*pin = (struct pin){.next = pins,
+	                    .p = p,
+	                    .pool = pool,
+	                    .most = most,
+	                    .block = block,
+	                    .number = ++last_number,
+	                    .share = share};
 	__atomic_store_n(&pins, pin, __ATOMIC_RELEASE);
 	vgpu_unlock(&lock);
 	return CUDA_SUCCESS;
@@ -208,15 +223,58 @@ void vgpu_pool_unpin_all(struct pool *pool)
 		unpin(of_pool, pool);
 }
 
-void vgpu_pool_unpin_end(CUdevice device)
+static bool is_number(const struct pin *pin, const void *number)
 {
-	for (struct pool *pool = __atomic_load_n(&pins, __ATOMIC_ACQUIRE) ? vgpu_pool_first(device) : NULL;
-	     pool != NULL; pool = vgpu_pool_next(pool, device)) {
+	return pin->number == *(const uint64_t *)number;
+}
+
+/* A copy of the pin after this number, of which only the numbers and the address are looked at; false: there is none. */
+static bool pin_after(uint64_t number, struct pin *out)
+{
+	bool found = false;
+	vgpu_lock(&lock);
+	for (const struct pin *pin = pins; pin != NULL; pin = pin->next)
+		if (pin->number > number && (!found || pin->number < out->number)) {
+			*out = *pin;
+			found = true;
+		}
+	vgpu_unlock(&lock);
+	return found;
+}
+
+static bool vanished(const struct pin *pin)
+{
+	unsigned long long number = 0;
+	CUresult error = real_cuPointerGetAttribute(&number, CU_POINTER_ATTRIBUTE_BUFFER_ID, pin->p);
+	return error == CUDA_ERROR_INVALID_VALUE || (error == CUDA_SUCCESS && number != pin->block);
+}
+
+/* Another thread may take blocks from the pool in a new context meanwhile, at the same addresses, too: each is looked at. */
+static void unpin_vanished(void)
+{
+	struct pin pin = {0};
+	while (pin_after(pin.number, &pin))
+		if (pin.block != 0 && vanished(&pin))
+			unpin(is_number, &pin.number);
+}
+
+/* Where the driver gives no numbers: all of them, once nothing is used. */
+static void unpin_unused(CUdevice device)
+{
+	for (struct pool *pool = vgpu_pool_first(device); pool != NULL; pool = vgpu_pool_next(pool, device)) {
 		cuuint64_t used = 0;
 		if (pool->own && (real_cuMemPoolGetAttribute(pool->handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used) !=
 		                          CUDA_SUCCESS ||
 		                  used == 0))
 			vgpu_pool_unpin_all(pool);
+	}
+}
+
+void vgpu_pool_unpin_end(CUdevice device)
+{
+	if (__atomic_load_n(&pins, __ATOMIC_ACQUIRE) != NULL) {
+		unpin_vanished();
+		unpin_unused(device);
 	}
 	__atomic_sub_fetch(&ending, 1, __ATOMIC_SEQ_CST);
 }

@@ -233,6 +233,7 @@ CUresult vgpu_pool_source(CUdevice device, CUmemoryPool handle, struct pool **po
 void vgpu_pools_synchronised(void)
 {
 	CUdevice end = __atomic_load_n(&defaults_end, __ATOMIC_RELAXED);
+	vgpu_descriptors_poll();
 	for (CUdevice d = 0; d < end; d++) {
 		vgpu_pool_reconcile(d);
 		vgpu_deferred_poll(d);

@@ -20,6 +20,7 @@
 #define MADV_WIPEONFORK 18
 #endif
 #ifndef F_OFD_SETLK
+#define F_OFD_GETLK 36
 #define F_OFD_SETLK 37
 #endif
 
@@ -83,6 +84,12 @@ int vgpu_byte_lock(int fd, off_t byte)
 int vgpu_byte_lock_shared(int fd, off_t byte)
 {
 	return byte_lock(fd, byte, F_RDLCK);
+}
+
+bool vgpu_byte_locked(int fd, off_t byte)
+{
+	struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
+	return syscall(SYS_fcntl, fd, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
 }
 
 void vgpu_byte_unlock(int fd, off_t byte)

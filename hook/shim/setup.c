@@ -209,14 +209,14 @@ static bool take_slot(struct vgpu_state *s)
 	return s->slot != VGPU_NO_SLOT;
 }
 
-/* A file that its last user removes: the slot is taken under the lock that the remover holds, and before anything else is
- * done with the file, so that nobody goes on with one that is gone. */
+/* A file that its last user removes: the slot is taken while nobody may, and before anything else is done with the file,
+ * so that nobody goes on with one that is gone. */
 static bool open_removable(struct vgpu_state *s)
 {
 	for (int attempt = 0; attempt < 16; attempt++) {
 		if (vgpu_ledger_open(&s->ledger, s->reason) != 0)
 			break;
-		if (vgpu_ledger_setup_lock(&s->ledger) != 0) {
+		if (vgpu_ledger_keep(&s->ledger) != 0) {
 			if (vgpu_ledger_unlinked(&s->ledger)) {
 				vgpu_ledger_close(&s->ledger);
 				continue;
@@ -227,7 +227,7 @@ static bool open_removable(struct vgpu_state *s)
 		}
 		bool gone = vgpu_ledger_unlinked(&s->ledger);
 		bool taken = !gone && take_slot(s);
-		vgpu_ledger_setup_unlock(&s->ledger);
+		vgpu_ledger_kept(&s->ledger);
 		if (!gone)
 			return taken;
 		vgpu_ledger_close(&s->ledger);
@@ -286,11 +286,11 @@ static void leave_ledger(struct vgpu_state *s)
 	if (!s->ledger.map || !s->ledger.removable || s->slot == VGPU_NO_SLOT)
 		return;
 	int fd = vgpu_ledger_fd(&s->ledger);
-	if (fd >= 0 && vgpu_byte_lock(fd, PTG_LOCK_SETUP) == 0) {
+	if (fd >= 0 && vgpu_byte_lock(fd, PTG_LOCK_REMOVE) == 0) {
 		vgpu_slot_reclaim(&s->ledger, s->slot, 1);
 		if (!vgpu_slot_any_other(&s->ledger, s->slot) && !vgpu_ledger_unlinked(&s->ledger))
 			unlink(s->ledger.path);
-		vgpu_byte_unlock(fd, PTG_LOCK_SETUP);
+		vgpu_byte_unlock(fd, PTG_LOCK_REMOVE);
 	}
 }
 

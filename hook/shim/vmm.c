@@ -4,7 +4,7 @@
  * The driver frees an allocation when its last handle has been released *and* its last mapping is gone, so an
  * *allocation* here counts both, and its charge goes back when the sum is zero. A call adds its reference before the
  * driver is asked and takes one away after it has answered, so that no thread can end an allocation under another's
- * call. Memory located on the host costs nothing here. Handles this table does not know go to the driver as they are.
+ * call. Descriptors that were exported of it keep it, too (descriptor.c). Memory located on the host costs nothing here. Handles this table does not know go to the driver as they are.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -20,6 +20,7 @@ struct vgpu_allocation {
 	uint64_t bytes;
 	uint32_t references; /* handles, mappings and calls under way */
 	struct vgpu_share *share; /* what is exported or imported is charged to the container */
+	struct vgpu_descriptor *descriptors; /* by which it was exported */
 	struct vgpu_multicast *team; /* a multicast object, which keeps what is bound to it; NULL: memory */
 };
 
@@ -63,15 +64,9 @@ static struct vgpu_allocation *refer(struct vgpu_allocation *a)
 	return a;
 }
 
-static void drop(struct vgpu_allocation *a)
+static void end(void *argument)
 {
-	if (a == NULL)
-		return;
-	pthread_mutex_lock(&lock);
-	bool last = --a->references == 0;
-	pthread_mutex_unlock(&lock);
-	if (!last)
-		return;
+	struct vgpu_allocation *a = argument;
 	if (a->team != NULL)
 		vgpu_multicast_end(a->team);
 	else if (a->share != NULL)
@@ -79,6 +74,17 @@ static void drop(struct vgpu_allocation *a)
 	else if (a->bytes != 0)
 		vgpu_give_back(a->device, a->bytes);
 	free(a);
+}
+
+static void drop(struct vgpu_allocation *a)
+{
+	if (a == NULL)
+		return;
+	pthread_mutex_lock(&lock);
+	bool last = --a->references == 0;
+	pthread_mutex_unlock(&lock);
+	if (last)
+		vgpu_descriptor_end(a->descriptors, end, a);
 }
 
 void vgpu_allocation_refer(struct vgpu_allocation *a)
@@ -367,6 +373,11 @@ const struct vgpu_share *vgpu_vmm_share(struct vgpu_allocation *a, const struct 
 	const struct vgpu_share *share = a->share;
 	pthread_mutex_unlock(&lock);
 	return share;
+}
+
+void vgpu_vmm_exported(struct vgpu_allocation *a, int fd)
+{
+	vgpu_descriptor_watch(&a->descriptors, fd);
 }
 
 static bool add_made(CUmemGenericAllocationHandle handle, const struct vgpu_allocation *like)

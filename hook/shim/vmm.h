@@ -6,6 +6,7 @@
 
 /* What other processes may hold of it, made with this key where it has none; NULL: it stays this process's. */
 const struct vgpu_share *vgpu_vmm_share(struct vgpu_allocation *a, const struct vgpu_share_key *key);
+void vgpu_vmm_exported(struct vgpu_allocation *a, int fd); /* this descriptor keeps it, too */
 /* A handle that the driver has just made of what is charged already, or held by `share`. False: no host memory. */
 bool vgpu_vmm_add(CUmemGenericAllocationHandle handle, CUdevice device, uint64_t bytes, struct vgpu_share *share);
 

@@ -3,10 +3,18 @@
  * What is exported becomes the container's (share.c), so an import in the same container costs nothing, and who holds the
  * memory longest keeps it charged. What comes from elsewhere, or from a process that is gone, is charged to the importer
  * in full; its size is found by trying how much of it can be mapped, since the driver does not say.
+ * Refused under a limit: fabric handles.
  * What can go wrong: what is imported does not fit, or a driver that maps no part of it: it is released and refused.
  */
 #include "hooks.h"
 #include "vmm.h"
+
+/* Fabric handles are for other machines, too: who imports one there keeps the memory, and nobody here sees it. The
+ * driver may have a better reason. */
+static bool refused(CUmemAllocationHandleType type)
+{
+	return type == CU_MEM_HANDLE_TYPE_FABRIC && vgpu_mode() != VGPU_FREE;
+}
 
 /* ---- export ------------------------------------------------------------------------------------------------------ */
 
@@ -14,6 +22,7 @@ static void share_descriptor(struct vgpu_allocation *a, int fd)
 {
 	struct vgpu_share_key key = vgpu_share_new_key();
 	const struct vgpu_share *share = vgpu_vmm_share(a, &key);
+	vgpu_vmm_exported(a, fd);
 	if (share == NULL)
 		return;
 	key = vgpu_share_key(share); /* it may have had one */
@@ -23,6 +32,11 @@ static void share_descriptor(struct vgpu_allocation *a, int fd)
 CUresult hook_cuMemExportToShareableHandle(void *shareableHandle, CUmemGenericAllocationHandle handle,
                                            CUmemAllocationHandleType handleType, unsigned long long flags)
 {
+	CUmemFabricHandle fabric;
+	if (refused(handleType) && shareableHandle != NULL) {
+		CUresult error = real_cuMemExportToShareableHandle(&fabric, handle, handleType, flags);
+		return error == CUDA_SUCCESS ? CUDA_ERROR_NOT_SUPPORTED : error;
+	}
 	struct vgpu_allocation *a = vgpu_mode() == VGPU_FREE ? NULL : vgpu_allocation_of(handle);
 	if (a != NULL && vgpu_vmm_multicast(a) != NULL) { /* none was made that may be: multicast.c */
 		vgpu_allocation_drop(a);
@@ -31,10 +45,6 @@ CUresult hook_cuMemExportToShareableHandle(void *shareableHandle, CUmemGenericAl
 	CUresult error = real_cuMemExportToShareableHandle(shareableHandle, handle, handleType, flags);
 	if (a != NULL && error == CUDA_SUCCESS && handleType == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
 		share_descriptor(a, *(int *)shareableHandle);
-	if (a != NULL && error == CUDA_SUCCESS && handleType == CU_MEM_HANDLE_TYPE_FABRIC) {
-		struct vgpu_share_key key = vgpu_share_key_of_bytes(shareableHandle, sizeof(CUmemFabricHandle));
-		vgpu_vmm_share(a, &key);
-	}
 	if (a != NULL)
 		vgpu_allocation_drop(a);
 	return error;
@@ -102,13 +112,11 @@ CUresult hook_cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handl
 		return real_cuMemImportFromShareableHandle(handle, osHandle, shHandleType);
 	if (shHandleType == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
 		key = vgpu_share_key_of((int)(intptr_t)osHandle);
-	else if (shHandleType == CU_MEM_HANDLE_TYPE_FABRIC && osHandle != NULL)
-		key = vgpu_share_key_of_bytes(osHandle, sizeof(CUmemFabricHandle));
 	struct vgpu_share *share = vgpu_share_join(&key);
 	CUmemGenericAllocationHandle h = 0;
 	CUresult error = real_cuMemImportFromShareableHandle(&h, osHandle, shHandleType);
 	if (error == CUDA_SUCCESS) {
-		error = record(h, share);
+		error = refused(shHandleType) ? CUDA_ERROR_NOT_SUPPORTED : record(h, share);
 		if (error != CUDA_SUCCESS)
 			real_cuMemRelease(h);
 	}

@@ -2,15 +2,17 @@
  *
  * Called by programs; mipmap.c makes its texels here too. An array belongs to the context that was current when it
  * was made, and ends with it. Its memory is zeroed, and counted on the card in whole granules; a sparse or deferred one
- * costs nothing (array_map.c). Destroying waits for the context, as freeing memory does. What can go wrong: a descriptor
+ * costs nothing (array_map.c), nor does one that lies in external memory, which it keeps. Destroying waits for the context, as freeing memory does. What can go wrong: a descriptor
  * that the device does not allow (CUDA_ERROR_INVALID_VALUE), a full card (CUDA_ERROR_OUT_OF_MEMORY), a handle that is not
  * live (CUDA_ERROR_INVALID_HANDLE).
  */
 #include <stdlib.h>
+#include <sys/mman.h>
 
 #include "array.h"
 #include "sim_impl.h"
 #include "visible.h"
+#include "vmm.h"
 
 /* ---- life --------------------------------------------------------------------------------------------------------- */
 
@@ -20,8 +22,34 @@ static uint64_t counted_bytes(const struct sim_texels *texels)
 }
 
 /* Under the memory mutex. */
-static CUresult take_memory(struct sim_texels *texels)
+static CUresult take_external(struct sim_texels *texels, const struct sim_texels_place *place)
 {
+	struct sim_allocation *allocation = sim_allocation_from(place->allocation);
+
+	if (!allocation || texels->sparse || texels->deferred || texels->bytes > place->size)
+		return CUDA_ERROR_INVALID_VALUE;
+	void *p = mmap(NULL, allocation->size, PROT_READ | PROT_WRITE, MAP_SHARED, allocation->fd,
+	               (off_t)allocation->offset);
+	if (p == MAP_FAILED)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	allocation->mappings++;
+	texels->external = allocation;
+	texels->external_offset = place->offset;
+	texels->start = (uint64_t)(uintptr_t)p + place->offset;
+	return CUDA_SUCCESS;
+}
+
+static void give_external(struct sim_texels *texels)
+{
+	munmap((void *)(uintptr_t)(texels->start - texels->external_offset), texels->external->size);
+	sim_allocation_unmapped(texels->external);
+}
+
+/* Under the memory mutex. */
+static CUresult take_memory(struct sim_texels *texels, const struct sim_texels_place *place)
+{
+	if (place)
+		return take_external(texels, place);
 	if (texels->sparse || texels->deferred)
 		return sim_texels_reserve(texels) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 	return sim_granules_take(texels->device, counted_bytes(texels), false, false, &texels->start);
@@ -29,7 +57,9 @@ static CUresult take_memory(struct sim_texels *texels)
 
 static void give_memory(struct sim_texels *texels)
 {
-	if (texels->page)
+	if (texels->external)
+		give_external(texels);
+	else if (texels->page)
 		sim_texels_unreserve(texels);
 	else
 		sim_granules_give(texels->device, texels->start, counted_bytes(texels), false);
@@ -74,7 +104,8 @@ static void withdraw(struct sim_texels *texels)
 		sim_handle_drop(&texels->array[i]);
 }
 
-CUresult sim_texels_new(const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned levels, struct sim_texels **out)
+CUresult sim_texels_new(const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned levels, const struct sim_texels_place *place,
+                        struct sim_texels **out)
 {
 	struct sim_context *context;
 	CUresult result = sim_require(&context);
@@ -93,7 +124,7 @@ CUresult sim_texels_new(const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned levels, st
 	texels->device = context->device;
 	sim_texels_lay(texels, desc, levels);
 	pthread_mutex_lock(&sim_memory_mutex);
-	result = take_memory(texels);
+	result = take_memory(texels, place);
 	if (result == CUDA_SUCCESS)
 		link_texels(texels);
 	pthread_mutex_unlock(&sim_memory_mutex);
@@ -201,7 +232,7 @@ char *sim_array_at(const struct sim_array *array, size_t x, size_t y, size_t z, 
 static CUresult create(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR *desc)
 {
 	struct sim_texels *texels;
-	CUresult result = sim_texels_new(desc, 0, &texels);
+	CUresult result = sim_texels_new(desc, 0, NULL, &texels);
 
 	if (result == CUDA_SUCCESS)
 		*out = (CUarray)&texels->array[0];

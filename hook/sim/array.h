@@ -52,6 +52,8 @@ struct sim_texels {
 	uint64_t tail_offset, tail_bytes; /* of the first layer's tail; of one layer */
 	struct sim_allocation *
 	        *page; /* what each page is mapped onto, NULL: nothing; itself NULL: not sparse or deferred */
+	struct sim_allocation *external; /* whose memory it has, mapped for it alone; NULL: memory of its own */
+	uint64_t external_offset; /* where the texels begin in it */
 	struct sim_array array[SIM_ARRAY_PARTS];
 };
 
@@ -65,8 +67,15 @@ void sim_texels_lay(struct sim_texels *texels, const CUDA_ARRAY3D_DESCRIPTOR *de
 
 /* ---- array.c ------------------------------------------------------------------------------------------------------ */
 
-/* New texels in the current context; levels 0: an array. */
-CUresult sim_texels_new(const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned levels, struct sim_texels **out);
+/* Memory that is there already: part of an allocation of external memory. */
+struct sim_texels_place {
+	CUmemGenericAllocationHandle allocation;
+	uint64_t offset, size;
+};
+
+/* New texels in the current context; levels 0: an array. `place` NULL: in memory of their own. */
+CUresult sim_texels_new(const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned levels, const struct sim_texels_place *place,
+                        struct sim_texels **out);
 /* Destroys what is no longer live; the context has been waited for. */
 void sim_texels_free(struct sim_texels *texels);
 struct sim_array *sim_array_of(CUarray handle); /* NULL: not live */
@@ -75,6 +84,12 @@ struct sim_texels *sim_mipmap_of(CUmipmappedArray handle);
 char *sim_array_at(const struct sim_array *array, size_t x, size_t y, size_t z, size_t *n);
 /* Bytes of what copies count as an element: a block for compressed formats. */
 size_t sim_array_unit(const struct sim_array *array);
+
+/* ---- mipmap.c ----------------------------------------------------------------------------------------------------- */
+
+/* A mip-map over external memory. */
+CUresult sim_mipmap_over(const struct sim_texels_place *place, const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned levels,
+                         CUmipmappedArray *out);
 
 /* ---- array_map.c -------------------------------------------------------------------------------------------------- */
 

@@ -99,6 +99,7 @@ static void close_context(struct sim_context *context)
 	sim_streams_destroy(context);
 	sim_modules_destroy(context);
 	sim_arrays_destroy(context);
+	sim_externals_destroy(context);
 	sim_memory_space_free(context);
 	sim_account(context->device, -(int64_t)sim_machine->model[context->device].context, true);
 }

@@ -12,6 +12,7 @@ void sim_pools_close(int device);
 
 /* array.c: what it owns of arrays and mip-maps is gone. */
 void sim_arrays_destroy(struct sim_context *context);
+void sim_externals_destroy(struct sim_context *context);
 
 bool sim_context_flags_valid(unsigned flags);         /* context.c: as cuCtxCreate takes them */
 void sim_limits_init(struct sim_context *context);   /* context_state.c */

@@ -120,101 +120,42 @@ static CUresult fill(struct sim_fill what, CUstream handle, bool synchronous)
 	return sim_enqueue(stream, &work);
 }
 
-CUresult sim_cuMemsetD8_v2(CUdeviceptr dst, unsigned char value, size_t n)
+static CUresult fill_one_row(CUdeviceptr dst, unsigned value, size_t n, unsigned element, CUstream stream,
+                             bool synchronous)
 {
-	return fill((struct sim_fill){.dst = dst, .width = n, .height = 1, .value = value, .element = 1}, NULL, true);
+	struct sim_fill what = {.dst = dst, .width = n, .height = 1, .value = value, .element = element};
+	return fill(what, stream, synchronous);
 }
 
-CUresult sim_cuMemsetD2D8_v2(CUdeviceptr dst, size_t pitch, unsigned char value, size_t width, size_t height)
-{
-	return fill((struct sim_fill){dst, pitch, width, height, value, 1, 0}, NULL, true);
-}
+/* The six calls for elements of one size: one row, then rows that lie `pitch` bytes apart. */
+#define FILLS(bits, type)                                                                                              \
+	CUresult sim_cuMemsetD##bits##_v2(CUdeviceptr dst, type value, size_t n)                                       \
+	{                                                                                                              \
+		return fill_one_row(dst, value, n, bits / 8, NULL, true);                                              \
+	}                                                                                                              \
+	CUresult sim_cuMemsetD##bits(CUdeviceptr_v1 dst, type value, unsigned int n)                                   \
+	{                                                                                                              \
+		return fill_one_row(dst, value, n, bits / 8, NULL, true);                                              \
+	}                                                                                                              \
+	CUresult sim_cuMemsetD##bits##Async(CUdeviceptr dst, type value, size_t n, CUstream stream)                    \
+	{                                                                                                              \
+		return fill_one_row(dst, value, n, bits / 8, stream, false);                                           \
+	}                                                                                                              \
+	CUresult sim_cuMemsetD2D##bits##_v2(CUdeviceptr dst, size_t pitch, type value, size_t width, size_t height)    \
+	{                                                                                                              \
+		return fill((struct sim_fill){dst, pitch, width, height, value, bits / 8, 0}, NULL, true);             \
+	}                                                                                                              \
+	CUresult sim_cuMemsetD2D##bits(CUdeviceptr_v1 dst, unsigned int pitch, type value, unsigned int width,         \
+	                               unsigned int height)                                                            \
+	{                                                                                                              \
+		return fill((struct sim_fill){dst, pitch, width, height, value, bits / 8, 0}, NULL, true);             \
+	}                                                                                                              \
+	CUresult sim_cuMemsetD2D##bits##Async(CUdeviceptr dst, size_t pitch, type value, size_t width, size_t height,  \
+	                                      CUstream stream)                                                         \
+	{                                                                                                              \
+		return fill((struct sim_fill){dst, pitch, width, height, value, bits / 8, 0}, stream, false);          \
+	}
 
-CUresult sim_cuMemsetD8(CUdeviceptr_v1 dst, unsigned char value, unsigned int n)
-{
-	return fill((struct sim_fill){.dst = dst, .width = n, .height = 1, .value = value, .element = 1}, NULL, true);
-}
-
-CUresult sim_cuMemsetD2D8(CUdeviceptr_v1 dst, unsigned int pitch, unsigned char value, unsigned int width,
-                          unsigned int height)
-{
-	return fill((struct sim_fill){dst, pitch, width, height, value, 1, 0}, NULL, true);
-}
-
-CUresult sim_cuMemsetD8Async(CUdeviceptr dst, unsigned char value, size_t n, CUstream stream)
-{
-	return fill((struct sim_fill){.dst = dst, .width = n, .height = 1, .value = value, .element = 1}, stream,
-	            false);
-}
-
-CUresult sim_cuMemsetD2D8Async(CUdeviceptr dst, size_t pitch, unsigned char value, size_t width, size_t height,
-                               CUstream stream)
-{
-	return fill((struct sim_fill){dst, pitch, width, height, value, 1, 0}, stream, false);
-}
-
-CUresult sim_cuMemsetD16_v2(CUdeviceptr dst, unsigned short value, size_t n)
-{
-	return fill((struct sim_fill){.dst = dst, .width = n, .height = 1, .value = value, .element = 2}, NULL, true);
-}
-
-CUresult sim_cuMemsetD2D16_v2(CUdeviceptr dst, size_t pitch, unsigned short value, size_t width, size_t height)
-{
-	return fill((struct sim_fill){dst, pitch, width, height, value, 2, 0}, NULL, true);
-}
-
-CUresult sim_cuMemsetD16(CUdeviceptr_v1 dst, unsigned short value, unsigned int n)
-{
-	return fill((struct sim_fill){.dst = dst, .width = n, .height = 1, .value = value, .element = 2}, NULL, true);
-}
-
-CUresult sim_cuMemsetD2D16(CUdeviceptr_v1 dst, unsigned int pitch, unsigned short value, unsigned int width,
-                           unsigned int height)
-{
-	return fill((struct sim_fill){dst, pitch, width, height, value, 2, 0}, NULL, true);
-}
-
-CUresult sim_cuMemsetD16Async(CUdeviceptr dst, unsigned short value, size_t n, CUstream stream)
-{
-	return fill((struct sim_fill){.dst = dst, .width = n, .height = 1, .value = value, .element = 2}, stream,
-	            false);
-}
-
-CUresult sim_cuMemsetD2D16Async(CUdeviceptr dst, size_t pitch, unsigned short value, size_t width, size_t height,
-                                CUstream stream)
-{
-	return fill((struct sim_fill){dst, pitch, width, height, value, 2, 0}, stream, false);
-}
-
-CUresult sim_cuMemsetD32_v2(CUdeviceptr dst, unsigned int value, size_t n)
-{
-	return fill((struct sim_fill){.dst = dst, .width = n, .height = 1, .value = value, .element = 4}, NULL, true);
-}
-
-CUresult sim_cuMemsetD2D32_v2(CUdeviceptr dst, size_t pitch, unsigned int value, size_t width, size_t height)
-{
-	return fill((struct sim_fill){dst, pitch, width, height, value, 4, 0}, NULL, true);
-}
-
-CUresult sim_cuMemsetD32(CUdeviceptr_v1 dst, unsigned int value, unsigned int n)
-{
-	return fill((struct sim_fill){.dst = dst, .width = n, .height = 1, .value = value, .element = 4}, NULL, true);
-}
-
-CUresult sim_cuMemsetD2D32(CUdeviceptr_v1 dst, unsigned int pitch, unsigned int value, unsigned int width,
-                           unsigned int height)
-{
-	return fill((struct sim_fill){dst, pitch, width, height, value, 4, 0}, NULL, true);
-}
-
-CUresult sim_cuMemsetD32Async(CUdeviceptr dst, unsigned int value, size_t n, CUstream stream)
-{
-	return fill((struct sim_fill){.dst = dst, .width = n, .height = 1, .value = value, .element = 4}, stream,
-	            false);
-}
-
-CUresult sim_cuMemsetD2D32Async(CUdeviceptr dst, size_t pitch, unsigned int value, size_t width, size_t height,
-                                CUstream stream)
-{
-	return fill((struct sim_fill){dst, pitch, width, height, value, 4, 0}, stream, false);
-}
+FILLS(8, unsigned char)
+FILLS(16, unsigned short)
+FILLS(32, unsigned int)

@@ -1,13 +1,16 @@
-/* external.c: external memory: cuImportExternalMemory, cuExternalMemoryGetMappedBuffer, cuDestroyExternalMemory.
+/* external.c: external memory: cuImportExternalMemory, cuExternalMemoryGetMappedBuffer,
+ * cuExternalMemoryGetMappedMipmappedArray, cuDestroyExternalMemory.
  *
  * Called by programs. The simulated machine has no other API that allocates, so what can be imported is what
  * cuMemExportToShareableHandle exported, as an opaque descriptor (vmm_share.c). A buffer is a mapping of the whole
- * allocation; cuMemFree unmaps it, also after the object is destroyed. What can go wrong: a descriptor of anything else,
+ * allocation; cuMemFree unmaps it, also after the object is destroyed. A mip-map has its levels in the memory, one after
+ * another as in one of its own (array_shape.c). Both end with the context in which they were made. What can go wrong: a descriptor of anything else,
  * a range outside of the memory.
  */
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "array.h"
 #include "context.h"
 #include "sim_impl.h"
 #include "vmm.h"
@@ -22,6 +25,7 @@ struct sim_external {
 /* A buffer that the program may free; under the memory mutex. */
 struct buffer {
 	struct buffer *next;
+	const struct sim_context *context; /* it ends with it */
 	CUdeviceptr p;
 	CUdeviceptr base; /* of the mapping */
 	uint64_t bytes;
@@ -76,6 +80,17 @@ CUresult sim_cuDestroyExternalMemory(CUexternalMemory handle)
 	return CUDA_SUCCESS;
 }
 
+/* What a call that maps needs: a live object, and a context. */
+static CUresult look(CUexternalMemory handle, struct sim_external **external, struct sim_context **context)
+{
+	CUresult result = sim_require(context);
+
+	*external = (struct sim_external *)handle;
+	if (result == CUDA_SUCCESS && !sim_handle_is(*external, SIM_TAG_EXTERNAL))
+		result = CUDA_ERROR_INVALID_HANDLE;
+	return result;
+}
+
 /* The allocation at an address of its own, for the current context's device. */
 static CUresult map(const struct sim_external *external, const struct sim_context *context, CUdeviceptr *base)
 {
@@ -96,13 +111,11 @@ CUresult sim_cuExternalMemoryGetMappedBuffer(CUdeviceptr *out, CUexternalMemory 
                                              const CUDA_EXTERNAL_MEMORY_BUFFER_DESC *desc)
 {
 	struct sim_context *context;
-	struct sim_external *external = (struct sim_external *)handle;
-	CUresult result = sim_require(&context);
+	struct sim_external *external;
+	CUresult result = look(handle, &external, &context);
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (!sim_handle_is(external, SIM_TAG_EXTERNAL))
-		return CUDA_ERROR_INVALID_HANDLE;
 	if (!out || !desc || desc->flags || !desc->size || desc->offset > external->size ||
 	    desc->size > external->size - desc->offset)
 		return CUDA_ERROR_INVALID_VALUE;
@@ -114,12 +127,54 @@ CUresult sim_cuExternalMemoryGetMappedBuffer(CUdeviceptr *out, CUexternalMemory 
 	}
 	buffer->p = buffer->base + desc->offset;
 	buffer->bytes = external->whole;
+	buffer->context = context;
 	*out = buffer->p;
 	pthread_mutex_lock(&sim_memory_mutex);
 	buffer->next = buffers;
 	buffers = buffer;
 	pthread_mutex_unlock(&sim_memory_mutex);
 	return CUDA_SUCCESS;
+}
+
+CUresult sim_cuExternalMemoryGetMappedMipmappedArray(CUmipmappedArray *out, CUexternalMemory handle,
+                                                     const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC *desc)
+{
+	struct sim_context *context;
+	struct sim_external *external;
+	CUresult result = look(handle, &external, &context);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!out || !desc || !desc->numLevels || desc->offset > external->size)
+		return CUDA_ERROR_INVALID_VALUE;
+	struct sim_texels_place place = {external->handle, desc->offset, external->size - desc->offset};
+	return sim_mipmap_over(&place, &desc->arrayDesc, desc->numLevels, out);
+}
+
+/* ---- ends ---------------------------------------------------------------------------------------------------------- */
+
+void sim_externals_destroy(struct sim_context *context)
+{
+	struct buffer *gone = NULL;
+
+	pthread_mutex_lock(&sim_memory_mutex);
+	for (struct buffer **link = &buffers; *link;) {
+		struct buffer *buffer = *link;
+		if (buffer->context != context) {
+			link = &buffer->next;
+			continue;
+		}
+		__atomic_store_n(link, buffer->next, __ATOMIC_RELAXED);
+		sim_unmap(buffer->base, buffer->bytes);
+		buffer->next = gone;
+		gone = buffer;
+	}
+	pthread_mutex_unlock(&sim_memory_mutex);
+	for (struct buffer *next; gone; gone = next) {
+		next = gone->next;
+		sim_cuMemAddressFree(gone->base, gone->bytes);
+		free(gone);
+	}
 }
 
 bool sim_external_free(CUdeviceptr p, CUresult *result)

@@ -130,46 +130,58 @@ static CUresult submit(struct sim_stream *stream, CUexternalSemaphore handle, ui
 	return result;
 }
 
-static CUresult check(const CUexternalSemaphore *handle, const void *params, unsigned count)
+/* What is asked of one semaphore: parameters of signals and of waits name it alike. */
+struct wish {
+	unsigned flags;
+	uint64_t value;
+};
+
+static struct wish wish_of(const void *params, unsigned i, bool wait)
+{
+	const CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS *signals = params;
+	const CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS *waits = params;
+
+	return wait ? (struct wish){waits[i].flags, waits[i].params.fence.value}
+	            : (struct wish){signals[i].flags, signals[i].params.fence.value};
+}
+
+static CUresult check(const CUexternalSemaphore *handle, const void *params, unsigned count, bool wait)
 {
 	if (!count || !handle || !params)
 		return CUDA_ERROR_INVALID_VALUE;
 	for (unsigned i = 0; i < count; i++)
 		if (!sim_handle_is(handle[i], SIM_TAG_SEMAPHORE))
 			return CUDA_ERROR_INVALID_HANDLE;
+	for (unsigned i = 0; i < count; i++)
+		if (wish_of(params, i, wait).flags)
+			return CUDA_ERROR_INVALID_VALUE;
 	return CUDA_SUCCESS;
+}
+
+static CUresult submit_all(const CUexternalSemaphore *handle, const void *params, unsigned count, CUstream stream,
+                           bool wait)
+{
+	CUresult result;
+	struct sim_stream *target = sim_stream_of(stream, &result);
+
+	if (!target)
+		return result;
+	result = check(handle, params, count, wait);
+	for (unsigned i = 0; i < count && result == CUDA_SUCCESS; i++)
+		result = submit(target, handle[i], wish_of(params, i, wait).value, wait);
+	return result;
 }
 
 CUresult sim_cuSignalExternalSemaphoresAsync(const CUexternalSemaphore *handle,
                                              const CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS *params, unsigned int count,
                                              CUstream stream)
 {
-	CUresult result;
-	struct sim_stream *target = sim_stream_of(stream, &result);
-
-	if (!target)
-		return result;
-	result = check(handle, params, count);
-	for (unsigned i = 0; i < count && result == CUDA_SUCCESS; i++)
-		result = params[i].flags ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
-	for (unsigned i = 0; i < count && result == CUDA_SUCCESS; i++)
-		result = submit(target, handle[i], params[i].params.fence.value, false);
-	return result;
+	return submit_all(handle, params, count, stream, false);
 }
 
 CUresult sim_cuWaitExternalSemaphoresAsync(const CUexternalSemaphore *handle,
                                            const CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS *params, unsigned int count,
                                            CUstream stream)
 {
-	CUresult result;
-	struct sim_stream *target = sim_stream_of(stream, &result);
-
-	if (!target)
-		return result;
-	result = check(handle, params, count);
-	for (unsigned i = 0; i < count && result == CUDA_SUCCESS; i++)
-		result = params[i].flags ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
-	for (unsigned i = 0; i < count && result == CUDA_SUCCESS; i++)
-		result = submit(target, handle[i], params[i].params.fence.value, true);
-	return result;
+	return submit_all(handle, params, count, stream, true);
 }

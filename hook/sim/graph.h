@@ -12,10 +12,25 @@
 #define PARTAGE_SIM_GRAPH_H
 
 #include <pthread.h>
+#include <stddef.h>
+#include <string.h>
 
 #include "engine.h"
 
 extern pthread_mutex_t sim_graph_mutex;
+
+/* The parameters of a node, of which an older call gives one field, or the beginning of it as its version has it;
+ * false: it gives none. */
+static inline bool sim_graph_params(CUgraphNodeParams *params, CUgraphNodeType type, size_t offset, const void *given,
+                                    size_t bytes)
+{
+	*params = (CUgraphNodeParams){.type = type};
+	if (given)
+		memcpy((char *)params + offset, given, bytes);
+	return given;
+}
+#define SIM_GRAPH_PARAMS(params, TYPE, field, given)                                                                   \
+	sim_graph_params(params, CU_GRAPH_NODE_TYPE_##TYPE, offsetof(CUgraphNodeParams, field), given, sizeof(*(given)))
 
 struct sim_graph_block; /* graph_memory.c: memory that an allocation node stands for */
 

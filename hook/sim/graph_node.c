@@ -4,6 +4,7 @@
  * into the node, valid until it changes or goes. What can go wrong: a node of another type, a graph that is moved into
  * another and takes no memory nodes (CUDA_ERROR_NOT_SUPPORTED), and what graph_work.c finds.
  */
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -105,6 +106,18 @@ static CUresult get(CUgraphNode handle, CUgraphNodeType type, CUgraphNodeParams 
 	return fits ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
+/* What a getter of one field gives: its beginning, as far as the caller's version of it goes. */
+static CUresult give(CUgraphNode handle, CUgraphNodeType type, size_t offset, void *out, size_t bytes)
+{
+	CUgraphNodeParams params;
+	CUresult error = out ? get(handle, type, &params) : CUDA_ERROR_INVALID_VALUE;
+	if (error == CUDA_SUCCESS)
+		memcpy(out, (const char *)&params + offset, bytes);
+	return error;
+}
+#define GIVE(node, TYPE, field, out)                                                                                   \
+	give(node, CU_GRAPH_NODE_TYPE_##TYPE, offsetof(CUgraphNodeParams, field), out, sizeof(*(out)))
+
 static CUresult set(CUgraphNode handle, const CUgraphNodeParams *params)
 {
 	pthread_mutex_lock(&sim_graph_mutex);
@@ -132,63 +145,47 @@ CUresult sim_cuGraphNodeGetParams(CUgraphNode hNode, CUgraphNodeParams *nodePara
 
 /* ---- kernels ------------------------------------------------------------------------------------------------------ */
 
-/* The first version is the beginning of the later ones. */
-static CUgraphNodeParams of_kernel(const void *params, size_t size)
-{
-	CUgraphNodeParams all = {.type = CU_GRAPH_NODE_TYPE_KERNEL};
-	memcpy(&all.kernel, params, size);
-	return all;
-}
-
 CUresult sim_cuGraphAddKernelNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
                                      size_t numDependencies, const CUDA_KERNEL_NODE_PARAMS *nodeParams)
 {
-	if (!nodeParams)
+	CUgraphNodeParams params;
+	if (!SIM_GRAPH_PARAMS(&params, KERNEL, kernel, nodeParams))
 		return CUDA_ERROR_INVALID_VALUE;
-	CUgraphNodeParams params = of_kernel(nodeParams, sizeof(*nodeParams));
 	return add(phGraphNode, hGraph, dependencies, NULL, numDependencies, &params);
 }
 
 CUresult sim_cuGraphAddKernelNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
                                   size_t numDependencies, const CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams)
 {
-	if (!nodeParams)
+	CUgraphNodeParams params;
+	if (!SIM_GRAPH_PARAMS(&params, KERNEL, kernel, nodeParams))
 		return CUDA_ERROR_INVALID_VALUE;
-	CUgraphNodeParams params = of_kernel(nodeParams, sizeof(*nodeParams));
 	return add(phGraphNode, hGraph, dependencies, NULL, numDependencies, &params);
 }
 
 CUresult sim_cuGraphKernelNodeGetParams_v2(CUgraphNode hNode, CUDA_KERNEL_NODE_PARAMS *nodeParams)
 {
-	CUgraphNodeParams params;
-	CUresult error = nodeParams ? get(hNode, CU_GRAPH_NODE_TYPE_KERNEL, &params) : CUDA_ERROR_INVALID_VALUE;
-	if (error == CUDA_SUCCESS)
-		memcpy(nodeParams, &params.kernel, sizeof(*nodeParams));
-	return error;
+	return GIVE(hNode, KERNEL, kernel, nodeParams);
 }
 
 CUresult sim_cuGraphKernelNodeGetParams(CUgraphNode hNode, CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams)
 {
-	CUgraphNodeParams params;
-	CUresult error = nodeParams ? get(hNode, CU_GRAPH_NODE_TYPE_KERNEL, &params) : CUDA_ERROR_INVALID_VALUE;
-	if (error == CUDA_SUCCESS)
-		memcpy(nodeParams, &params.kernel, sizeof(*nodeParams));
-	return error;
+	return GIVE(hNode, KERNEL, kernel, nodeParams);
 }
 
 CUresult sim_cuGraphKernelNodeSetParams_v2(CUgraphNode hNode, const CUDA_KERNEL_NODE_PARAMS *nodeParams)
 {
-	if (!nodeParams)
+	CUgraphNodeParams params;
+	if (!SIM_GRAPH_PARAMS(&params, KERNEL, kernel, nodeParams))
 		return CUDA_ERROR_INVALID_VALUE;
-	CUgraphNodeParams params = of_kernel(nodeParams, sizeof(*nodeParams));
 	return set(hNode, &params);
 }
 
 CUresult sim_cuGraphKernelNodeSetParams(CUgraphNode hNode, const CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams)
 {
-	if (!nodeParams)
+	CUgraphNodeParams params;
+	if (!SIM_GRAPH_PARAMS(&params, KERNEL, kernel, nodeParams))
 		return CUDA_ERROR_INVALID_VALUE;
-	CUgraphNodeParams params = of_kernel(nodeParams, sizeof(*nodeParams));
 	return set(hNode, &params);
 }
 
@@ -197,21 +194,16 @@ CUresult sim_cuGraphKernelNodeSetParams(CUgraphNode hNode, const CUDA_KERNEL_NOD
 CUresult sim_cuGraphAddMemcpyNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
                                   size_t numDependencies, const CUDA_MEMCPY3D *copyParams, CUcontext ctx)
 {
-	CUgraphNodeParams params = {.type = CU_GRAPH_NODE_TYPE_MEMCPY};
-	if (!copyParams)
+	CUgraphNodeParams params;
+	if (!SIM_GRAPH_PARAMS(&params, MEMCPY, memcpy.copyParams, copyParams))
 		return CUDA_ERROR_INVALID_VALUE;
-	params.memcpy.copyParams = *copyParams;
 	params.memcpy.copyCtx = ctx;
 	return add(phGraphNode, hGraph, dependencies, NULL, numDependencies, &params);
 }
 
 CUresult sim_cuGraphMemcpyNodeGetParams(CUgraphNode hNode, CUDA_MEMCPY3D *nodeParams)
 {
-	CUgraphNodeParams params;
-	CUresult error = nodeParams ? get(hNode, CU_GRAPH_NODE_TYPE_MEMCPY, &params) : CUDA_ERROR_INVALID_VALUE;
-	if (error == CUDA_SUCCESS)
-		*nodeParams = params.memcpy.copyParams;
-	return error;
+	return GIVE(hNode, MEMCPY, memcpy.copyParams, nodeParams);
 }
 
 /* The call has no context: the node's stays. */
@@ -225,77 +217,53 @@ CUresult sim_cuGraphMemcpyNodeSetParams(CUgraphNode hNode, const CUDA_MEMCPY3D *
 	return set(hNode, &params);
 }
 
-static CUgraphNodeParams of_memset(const CUDA_MEMSET_NODE_PARAMS *given, CUcontext context)
-{
-	CUgraphNodeParams params = {.type = CU_GRAPH_NODE_TYPE_MEMSET};
-	memcpy(&params.memset, given, sizeof(*given));
-	params.memset.ctx = context;
-	return params;
-}
-
 CUresult sim_cuGraphAddMemsetNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
                                   size_t numDependencies, const CUDA_MEMSET_NODE_PARAMS *memsetParams, CUcontext ctx)
 {
-	if (!memsetParams)
+	CUgraphNodeParams params;
+	if (!SIM_GRAPH_PARAMS(&params, MEMSET, memset, memsetParams))
 		return CUDA_ERROR_INVALID_VALUE;
-	CUgraphNodeParams params = of_memset(memsetParams, ctx);
+	params.memset.ctx = ctx;
 	return add(phGraphNode, hGraph, dependencies, NULL, numDependencies, &params);
 }
 
 CUresult sim_cuGraphMemsetNodeGetParams(CUgraphNode hNode, CUDA_MEMSET_NODE_PARAMS *nodeParams)
 {
-	CUgraphNodeParams params;
-	CUresult error = nodeParams ? get(hNode, CU_GRAPH_NODE_TYPE_MEMSET, &params) : CUDA_ERROR_INVALID_VALUE;
-	if (error == CUDA_SUCCESS)
-		memcpy(nodeParams, &params.memset, sizeof(*nodeParams));
-	return error;
+	return GIVE(hNode, MEMSET, memset, nodeParams);
 }
 
+/* Nor has this one. */
 CUresult sim_cuGraphMemsetNodeSetParams(CUgraphNode hNode, const CUDA_MEMSET_NODE_PARAMS *nodeParams)
 {
 	CUgraphNodeParams params;
 	CUresult error = nodeParams ? get(hNode, CU_GRAPH_NODE_TYPE_MEMSET, &params) : CUDA_ERROR_INVALID_VALUE;
 	if (error != CUDA_SUCCESS)
 		return error;
-	params = of_memset(nodeParams, params.memset.ctx);
+	memcpy(&params.memset, nodeParams, sizeof(*nodeParams));
 	return set(hNode, &params);
 }
 
 /* ---- host functions, children, joints ----------------------------------------------------------------------------- */
 
-static CUgraphNodeParams of_host(const CUDA_HOST_NODE_PARAMS *given)
-{
-	CUgraphNodeParams params = {.type = CU_GRAPH_NODE_TYPE_HOST};
-	params.host.fn = given->fn;
-	params.host.userData = given->userData;
-	return params;
-}
-
 CUresult sim_cuGraphAddHostNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
                                 size_t numDependencies, const CUDA_HOST_NODE_PARAMS *nodeParams)
 {
-	if (!nodeParams)
+	CUgraphNodeParams params;
+	if (!SIM_GRAPH_PARAMS(&params, HOST, host, nodeParams))
 		return CUDA_ERROR_INVALID_VALUE;
-	CUgraphNodeParams params = of_host(nodeParams);
 	return add(phGraphNode, hGraph, dependencies, NULL, numDependencies, &params);
 }
 
 CUresult sim_cuGraphHostNodeGetParams(CUgraphNode hNode, CUDA_HOST_NODE_PARAMS *nodeParams)
 {
-	CUgraphNodeParams params;
-	CUresult error = nodeParams ? get(hNode, CU_GRAPH_NODE_TYPE_HOST, &params) : CUDA_ERROR_INVALID_VALUE;
-	if (error != CUDA_SUCCESS)
-		return error;
-	nodeParams->fn = params.host.fn;
-	nodeParams->userData = params.host.userData;
-	return CUDA_SUCCESS;
+	return GIVE(hNode, HOST, host, nodeParams);
 }
 
 CUresult sim_cuGraphHostNodeSetParams(CUgraphNode hNode, const CUDA_HOST_NODE_PARAMS *nodeParams)
 {
-	if (!nodeParams)
+	CUgraphNodeParams params;
+	if (!SIM_GRAPH_PARAMS(&params, HOST, host, nodeParams))
 		return CUDA_ERROR_INVALID_VALUE;
-	CUgraphNodeParams params = of_host(nodeParams);
 	return set(hNode, &params);
 }
 
@@ -309,11 +277,7 @@ CUresult sim_cuGraphAddChildGraphNode(CUgraphNode *phGraphNode, CUgraph hGraph, 
 
 CUresult sim_cuGraphChildGraphNodeGetGraph(CUgraphNode hNode, CUgraph *phGraph)
 {
-	CUgraphNodeParams params;
-	CUresult error = phGraph ? get(hNode, CU_GRAPH_NODE_TYPE_GRAPH, &params) : CUDA_ERROR_INVALID_VALUE;
-	if (error == CUDA_SUCCESS)
-		*phGraph = params.graph.graph;
-	return error;
+	return GIVE(hNode, GRAPH, graph.graph, phGraph);
 }
 
 CUresult sim_cuGraphAddEmptyNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
@@ -325,57 +289,39 @@ CUresult sim_cuGraphAddEmptyNode(CUgraphNode *phGraphNode, CUgraph hGraph, const
 
 /* ---- events ------------------------------------------------------------------------------------------------------- */
 
-static CUgraphNodeParams of_event(CUgraphNodeType type, CUevent event)
-{
-	CUgraphNodeParams params = {.type = type};
-	if (type == CU_GRAPH_NODE_TYPE_EVENT_RECORD)
-		params.eventRecord.event = event;
-	else
-		params.eventWait.event = event;
-	return params;
-}
-
 CUresult sim_cuGraphAddEventRecordNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
                                        size_t numDependencies, CUevent event)
 {
-	CUgraphNodeParams params = of_event(CU_GRAPH_NODE_TYPE_EVENT_RECORD, event);
+	CUgraphNodeParams params = {.type = CU_GRAPH_NODE_TYPE_EVENT_RECORD, .eventRecord.event = event};
 	return add(phGraphNode, hGraph, dependencies, NULL, numDependencies, &params);
 }
 
 CUresult sim_cuGraphEventRecordNodeGetEvent(CUgraphNode hNode, CUevent *event_out)
 {
-	CUgraphNodeParams params;
-	CUresult error = event_out ? get(hNode, CU_GRAPH_NODE_TYPE_EVENT_RECORD, &params) : CUDA_ERROR_INVALID_VALUE;
-	if (error == CUDA_SUCCESS)
-		*event_out = params.eventRecord.event;
-	return error;
+	return GIVE(hNode, EVENT_RECORD, eventRecord.event, event_out);
 }
 
 CUresult sim_cuGraphEventRecordNodeSetEvent(CUgraphNode hNode, CUevent event)
 {
-	CUgraphNodeParams params = of_event(CU_GRAPH_NODE_TYPE_EVENT_RECORD, event);
+	CUgraphNodeParams params = {.type = CU_GRAPH_NODE_TYPE_EVENT_RECORD, .eventRecord.event = event};
 	return set(hNode, &params);
 }
 
 CUresult sim_cuGraphAddEventWaitNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
                                      size_t numDependencies, CUevent event)
 {
-	CUgraphNodeParams params = of_event(CU_GRAPH_NODE_TYPE_WAIT_EVENT, event);
+	CUgraphNodeParams params = {.type = CU_GRAPH_NODE_TYPE_WAIT_EVENT, .eventWait.event = event};
 	return add(phGraphNode, hGraph, dependencies, NULL, numDependencies, &params);
 }
 
 CUresult sim_cuGraphEventWaitNodeGetEvent(CUgraphNode hNode, CUevent *event_out)
 {
-	CUgraphNodeParams params;
-	CUresult error = event_out ? get(hNode, CU_GRAPH_NODE_TYPE_WAIT_EVENT, &params) : CUDA_ERROR_INVALID_VALUE;
-	if (error == CUDA_SUCCESS)
-		*event_out = params.eventWait.event;
-	return error;
+	return GIVE(hNode, WAIT_EVENT, eventWait.event, event_out);
 }
 
 CUresult sim_cuGraphEventWaitNodeSetEvent(CUgraphNode hNode, CUevent event)
 {
-	CUgraphNodeParams params = of_event(CU_GRAPH_NODE_TYPE_WAIT_EVENT, event);
+	CUgraphNodeParams params = {.type = CU_GRAPH_NODE_TYPE_WAIT_EVENT, .eventWait.event = event};
 	return set(hNode, &params);
 }
 
@@ -384,39 +330,31 @@ CUresult sim_cuGraphEventWaitNodeSetEvent(CUgraphNode hNode, CUevent event)
 CUresult sim_cuGraphAddBatchMemOpNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
                                       size_t numDependencies, const CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams)
 {
-	CUgraphNodeParams params = {.type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP};
-	if (!nodeParams)
+	CUgraphNodeParams params;
+	if (!SIM_GRAPH_PARAMS(&params, BATCH_MEM_OP, memOp, nodeParams))
 		return CUDA_ERROR_INVALID_VALUE;
-	memcpy(&params.memOp, nodeParams, sizeof(*nodeParams));
 	return add(phGraphNode, hGraph, dependencies, NULL, numDependencies, &params);
 }
 
 CUresult sim_cuGraphBatchMemOpNodeGetParams(CUgraphNode hNode, CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams_out)
 {
-	CUgraphNodeParams params;
-	CUresult error =
-	        nodeParams_out ? get(hNode, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, &params) : CUDA_ERROR_INVALID_VALUE;
-	if (error == CUDA_SUCCESS)
-		memcpy(nodeParams_out, &params.memOp, sizeof(*nodeParams_out));
-	return error;
+	return GIVE(hNode, BATCH_MEM_OP, memOp, nodeParams_out);
 }
 
 CUresult sim_cuGraphBatchMemOpNodeSetParams(CUgraphNode hNode, const CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams)
 {
-	CUgraphNodeParams params = {.type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP};
-	if (!nodeParams)
+	CUgraphNodeParams params;
+	if (!SIM_GRAPH_PARAMS(&params, BATCH_MEM_OP, memOp, nodeParams))
 		return CUDA_ERROR_INVALID_VALUE;
-	memcpy(&params.memOp, nodeParams, sizeof(*nodeParams));
 	return set(hNode, &params);
 }
 
 CUresult sim_cuGraphAddMemAllocNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
                                     size_t numDependencies, CUDA_MEM_ALLOC_NODE_PARAMS *nodeParams)
 {
-	CUgraphNodeParams params = {.type = CU_GRAPH_NODE_TYPE_MEM_ALLOC};
-	if (!nodeParams)
+	CUgraphNodeParams params;
+	if (!SIM_GRAPH_PARAMS(&params, MEM_ALLOC, alloc, nodeParams))
 		return CUDA_ERROR_INVALID_VALUE;
-	memcpy(&params.alloc, nodeParams, sizeof(*nodeParams));
 	CUresult error = add(phGraphNode, hGraph, dependencies, NULL, numDependencies, &params);
 	if (error == CUDA_SUCCESS)
 		nodeParams->dptr = params.alloc.dptr;
@@ -425,11 +363,7 @@ CUresult sim_cuGraphAddMemAllocNode(CUgraphNode *phGraphNode, CUgraph hGraph, co
 
 CUresult sim_cuGraphMemAllocNodeGetParams(CUgraphNode hNode, CUDA_MEM_ALLOC_NODE_PARAMS *params_out)
 {
-	CUgraphNodeParams params;
-	CUresult error = params_out ? get(hNode, CU_GRAPH_NODE_TYPE_MEM_ALLOC, &params) : CUDA_ERROR_INVALID_VALUE;
-	if (error == CUDA_SUCCESS)
-		memcpy(params_out, &params.alloc, sizeof(*params_out));
-	return error;
+	return GIVE(hNode, MEM_ALLOC, alloc, params_out);
 }
 
 CUresult sim_cuGraphAddMemFreeNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
@@ -442,9 +376,5 @@ CUresult sim_cuGraphAddMemFreeNode(CUgraphNode *phGraphNode, CUgraph hGraph, con
 
 CUresult sim_cuGraphMemFreeNodeGetParams(CUgraphNode hNode, CUdeviceptr *dptr_out)
 {
-	CUgraphNodeParams params;
-	CUresult error = dptr_out ? get(hNode, CU_GRAPH_NODE_TYPE_MEM_FREE, &params) : CUDA_ERROR_INVALID_VALUE;
-	if (error == CUDA_SUCCESS)
-		*dptr_out = params.free.dptr;
-	return error;
+	return GIVE(hNode, MEM_FREE, free.dptr, dptr_out);
 }

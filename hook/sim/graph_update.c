@@ -219,30 +219,27 @@ CUresult sim_cuGraphExecNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
 CUresult sim_cuGraphExecKernelNodeSetParams_v2(CUgraphExec hGraphExec, CUgraphNode hNode,
                                                const CUDA_KERNEL_NODE_PARAMS *nodeParams)
 {
-	CUgraphNodeParams params = {.type = CU_GRAPH_NODE_TYPE_KERNEL};
-	if (!nodeParams)
+	CUgraphNodeParams params;
+	if (!SIM_GRAPH_PARAMS(&params, KERNEL, kernel, nodeParams))
 		return CUDA_ERROR_INVALID_VALUE;
-	memcpy(&params.kernel, nodeParams, sizeof(*nodeParams));
 	return set(hGraphExec, hNode, &params);
 }
 
 CUresult sim_cuGraphExecKernelNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
                                             const CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams)
 {
-	CUgraphNodeParams params = {.type = CU_GRAPH_NODE_TYPE_KERNEL};
-	if (!nodeParams)
+	CUgraphNodeParams params;
+	if (!SIM_GRAPH_PARAMS(&params, KERNEL, kernel, nodeParams))
 		return CUDA_ERROR_INVALID_VALUE;
-	memcpy(&params.kernel, nodeParams, sizeof(*nodeParams));
 	return set(hGraphExec, hNode, &params);
 }
 
 CUresult sim_cuGraphExecMemcpyNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_MEMCPY3D *copyParams,
                                             CUcontext ctx)
 {
-	CUgraphNodeParams params = {.type = CU_GRAPH_NODE_TYPE_MEMCPY};
-	if (!copyParams)
+	CUgraphNodeParams params;
+	if (!SIM_GRAPH_PARAMS(&params, MEMCPY, memcpy.copyParams, copyParams))
 		return CUDA_ERROR_INVALID_VALUE;
-	params.memcpy.copyParams = *copyParams;
 	params.memcpy.copyCtx = ctx;
 	return set(hGraphExec, hNode, &params);
 }
@@ -250,10 +247,9 @@ CUresult sim_cuGraphExecMemcpyNodeSetParams(CUgraphExec hGraphExec, CUgraphNode 
 CUresult sim_cuGraphExecMemsetNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
                                             const CUDA_MEMSET_NODE_PARAMS *memsetParams, CUcontext ctx)
 {
-	CUgraphNodeParams params = {.type = CU_GRAPH_NODE_TYPE_MEMSET};
-	if (!memsetParams)
+	CUgraphNodeParams params;
+	if (!SIM_GRAPH_PARAMS(&params, MEMSET, memset, memsetParams))
 		return CUDA_ERROR_INVALID_VALUE;
-	memcpy(&params.memset, memsetParams, sizeof(*memsetParams));
 	params.memset.ctx = ctx;
 	return set(hGraphExec, hNode, &params);
 }
@@ -261,42 +257,36 @@ CUresult sim_cuGraphExecMemsetNodeSetParams(CUgraphExec hGraphExec, CUgraphNode 
 CUresult sim_cuGraphExecHostNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
                                           const CUDA_HOST_NODE_PARAMS *nodeParams)
 {
-	CUgraphNodeParams params = {.type = CU_GRAPH_NODE_TYPE_HOST};
-	if (!nodeParams)
+	CUgraphNodeParams params;
+	if (!SIM_GRAPH_PARAMS(&params, HOST, host, nodeParams))
 		return CUDA_ERROR_INVALID_VALUE;
-	params.host.fn = nodeParams->fn;
-	params.host.userData = nodeParams->userData;
 	return set(hGraphExec, hNode, &params);
 }
 
 CUresult sim_cuGraphExecChildGraphNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, CUgraph childGraph)
 {
-	CUgraphNodeParams params = {.type = CU_GRAPH_NODE_TYPE_GRAPH};
-	params.graph.graph = childGraph;
+	CUgraphNodeParams params = {.type = CU_GRAPH_NODE_TYPE_GRAPH, .graph.graph = childGraph};
 	return set(hGraphExec, hNode, &params);
 }
 
 CUresult sim_cuGraphExecEventRecordNodeSetEvent(CUgraphExec hGraphExec, CUgraphNode hNode, CUevent event)
 {
-	CUgraphNodeParams params = {.type = CU_GRAPH_NODE_TYPE_EVENT_RECORD};
-	params.eventRecord.event = event;
+	CUgraphNodeParams params = {.type = CU_GRAPH_NODE_TYPE_EVENT_RECORD, .eventRecord.event = event};
 	return set(hGraphExec, hNode, &params);
 }
 
 CUresult sim_cuGraphExecEventWaitNodeSetEvent(CUgraphExec hGraphExec, CUgraphNode hNode, CUevent event)
 {
-	CUgraphNodeParams params = {.type = CU_GRAPH_NODE_TYPE_WAIT_EVENT};
-	params.eventWait.event = event;
+	CUgraphNodeParams params = {.type = CU_GRAPH_NODE_TYPE_WAIT_EVENT, .eventWait.event = event};
 	return set(hGraphExec, hNode, &params);
 }
 
 CUresult sim_cuGraphExecBatchMemOpNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
                                                 const CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams)
 {
-	CUgraphNodeParams params = {.type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP};
-	if (!nodeParams)
+	CUgraphNodeParams params;
+	if (!SIM_GRAPH_PARAMS(&params, BATCH_MEM_OP, memOp, nodeParams))
 		return CUDA_ERROR_INVALID_VALUE;
-	memcpy(&params.memOp, nodeParams, sizeof(*nodeParams));
 	return set(hGraphExec, hNode, &params);
 }
 

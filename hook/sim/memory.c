@@ -305,6 +305,7 @@ CUresult sim_cuMemGetInfo_v2(size_t *free_bytes, size_t *total)
 		return result;
 	if (!free_bytes || !total)
 		return CUDA_ERROR_INVALID_VALUE;
+	sim_shared_look();
 	const struct sim_device_model *model = &sim_machine->model[context->device];
 	uint64_t usable = model->memory - model->reserved, used = sim_device_used(context->device);
 	*total = model->memory;

@@ -21,18 +21,22 @@ static unsigned clamp_levels(const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned level
 	return levels < 1 ? 1 : levels > most ? most : levels;
 }
 
-CUresult sim_cuMipmappedArrayCreate(CUmipmappedArray *out, const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned int levels)
+CUresult sim_mipmap_over(const struct sim_texels_place *place, const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned levels,
+                         CUmipmappedArray *out)
 {
 	struct sim_texels *texels;
+	CUresult result = sim_texels_new(desc, clamp_levels(desc, levels), place, &texels);
 
-	if (!sim_initialized())
-		return CUDA_ERROR_NOT_INITIALIZED;
-	if (!out || !desc)
-		return CUDA_ERROR_INVALID_VALUE;
-	CUresult result = sim_texels_new(desc, clamp_levels(desc, levels), &texels);
 	if (result == CUDA_SUCCESS)
 		*out = (CUmipmappedArray)texels;
 	return result;
+}
+
+CUresult sim_cuMipmappedArrayCreate(CUmipmappedArray *out, const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned int levels)
+{
+	if (!sim_initialized())
+		return CUDA_ERROR_NOT_INITIALIZED;
+	return out && desc ? sim_mipmap_over(NULL, desc, levels, out) : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult sim_cuMipmappedArrayGetLevel(CUarray *out, CUmipmappedArray handle, unsigned int level)

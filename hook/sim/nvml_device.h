@@ -44,6 +44,17 @@ static inline nvmlReturn_t nvml_instance(nvmlDevice_t device, const void *out, u
 	return out ? nvml_find_instance(device, index) : NVML_ERROR_INVALID_ARGUMENT;
 }
 
+/* A getter that tells one value of entry `i` to whom the door lets through. */
+#define NVML_GETTER(name, type, door, value)                                                                           \
+	nvmlReturn_t sim_##name(nvmlDevice_t device, type *out)                                                        \
+	{                                                                                                              \
+		uint32_t i;                                                                                            \
+		nvmlReturn_t result = door(device, out, &i);                                                           \
+		if (result == NVML_SUCCESS)                                                                            \
+			*out = (value);                                                                                \
+		return result;                                                                                         \
+	}
+
 nvmlDevice_t nvml_handle(uint32_t index);
 /* The n-th card, or the n-th MIG instance of `parent`; false where there are fewer. */
 bool nvml_nth_card(uint32_t n, uint32_t *index);

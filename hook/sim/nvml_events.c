@@ -63,14 +63,7 @@ static unsigned long long supported_types(uint32_t card)
 	return types;
 }
 
-nvmlReturn_t sim_nvmlDeviceGetSupportedEventTypes(nvmlDevice_t device, unsigned long long *types)
-{
-	uint32_t card;
-	nvmlReturn_t result = nvml_card(device, types, &card);
-	if (result == NVML_SUCCESS)
-		*types = supported_types(card);
-	return result;
-}
+NVML_GETTER(nvmlDeviceGetSupportedEventTypes, unsigned long long, nvml_card, supported_types(i))
 
 nvmlReturn_t sim_nvmlDeviceRegisterEvents(nvmlDevice_t device, unsigned long long types, nvmlEventSet_t set)
 {

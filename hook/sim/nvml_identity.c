@@ -105,15 +105,6 @@ nvmlReturn_t nvml_text(char *out, unsigned length, const char *text)
 	return NVML_SUCCESS;
 }
 
-static nvmlReturn_t give(nvmlDevice_t device, unsigned *out, size_t member)
-{
-	uint32_t i;
-	nvmlReturn_t result = nvml_any(device, out, &i);
-	if (result == NVML_SUCCESS)
-		memcpy(out, (const char *)model_of(i) + member, sizeof(*out));
-	return result;
-}
-
 /* ---- handles ------------------------------------------------------------------------------------------------------
  */
 
@@ -267,30 +258,11 @@ nvmlReturn_t sim_nvmlDeviceGetIndex(nvmlDevice_t device, unsigned int *out)
 	return NVML_ERROR_UNKNOWN;
 }
 
-nvmlReturn_t sim_nvmlDeviceGetMinorNumber(nvmlDevice_t device, unsigned int *minor)
-{
-	return give(device, minor, offsetof(struct sim_device_model, minor));
-}
-
-nvmlReturn_t sim_nvmlDeviceGetModuleId(nvmlDevice_t device, unsigned int *module)
-{
-	return give(device, module, offsetof(struct sim_device_model, minor));
-}
-
-nvmlReturn_t sim_nvmlDeviceGetBrand(nvmlDevice_t device, nvmlBrandType_t *brand)
-{
-	return give(device, brand, offsetof(struct sim_device_model, brand));
-}
-
-nvmlReturn_t sim_nvmlDeviceGetArchitecture(nvmlDevice_t device, nvmlDeviceArchitecture_t *architecture)
-{
-	return give(device, architecture, offsetof(struct sim_device_model, architecture));
-}
-
-nvmlReturn_t sim_nvmlDeviceGetMemoryBusWidth(nvmlDevice_t device, unsigned int *bits)
-{
-	return give(device, bits, offsetof(struct sim_device_model, bus_width));
-}
+NVML_GETTER(nvmlDeviceGetMinorNumber, unsigned int, nvml_any, model_of(i)->minor)
+NVML_GETTER(nvmlDeviceGetModuleId, unsigned int, nvml_any, model_of(i)->minor)
+NVML_GETTER(nvmlDeviceGetBrand, nvmlBrandType_t, nvml_any, model_of(i)->brand)
+NVML_GETTER(nvmlDeviceGetArchitecture, nvmlDeviceArchitecture_t, nvml_any, model_of(i)->architecture)
+NVML_GETTER(nvmlDeviceGetMemoryBusWidth, unsigned int, nvml_any, model_of(i)->bus_width)
 
 nvmlReturn_t sim_nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *major, int *minor)
 {
@@ -303,14 +275,7 @@ nvmlReturn_t sim_nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *ma
 	return NVML_SUCCESS;
 }
 
-nvmlReturn_t sim_nvmlDeviceGetNumGpuCores(nvmlDevice_t device, unsigned int *cores)
-{
-	uint32_t i;
-	nvmlReturn_t result = nvml_any(device, cores, &i);
-	if (result == NVML_SUCCESS)
-		*cores = model_of(i)->sms * model_of(i)->cores_per_sm;
-	return result;
-}
+NVML_GETTER(nvmlDeviceGetNumGpuCores, unsigned int, nvml_any, (model_of(i)->sms * model_of(i)->cores_per_sm))
 
 nvmlReturn_t sim_nvmlDeviceGetBoardId(nvmlDevice_t device, unsigned int *board)
 {
@@ -324,14 +289,7 @@ nvmlReturn_t sim_nvmlDeviceGetBoardId(nvmlDevice_t device, unsigned int *board)
 	return NVML_SUCCESS;
 }
 
-nvmlReturn_t sim_nvmlDeviceGetMultiGpuBoard(nvmlDevice_t device, unsigned int *multiple)
-{
-	uint32_t i;
-	nvmlReturn_t result = nvml_card(device, multiple, &i);
-	if (result == NVML_SUCCESS)
-		*multiple = 0;
-	return result;
-}
+NVML_GETTER(nvmlDeviceGetMultiGpuBoard, unsigned int, nvml_card, 0)
 
 /* ---- PCI ----------------------------------------------------------------------------------------------------------
  */
@@ -399,48 +357,13 @@ nvmlReturn_t sim_nvmlDeviceGetPciInfoExt(nvmlDevice_t device, nvmlPciInfoExt_t *
 	return NVML_SUCCESS;
 }
 
-nvmlReturn_t sim_nvmlDeviceGetBusType(nvmlDevice_t device, nvmlBusType_t *type)
-{
-	uint32_t i;
-	nvmlReturn_t result = nvml_card(device, type, &i);
-	if (result == NVML_SUCCESS)
-		*type = NVML_BUS_TYPE_PCIE;
-	return result;
-}
-
-nvmlReturn_t sim_nvmlDeviceGetMaxPcieLinkGeneration(nvmlDevice_t device, unsigned int *generation)
-{
-	return give(device, generation, offsetof(struct sim_device_model, pcie_gen));
-}
-
-nvmlReturn_t sim_nvmlDeviceGetGpuMaxPcieLinkGeneration(nvmlDevice_t device, unsigned int *generation)
-{
-	return give(device, generation, offsetof(struct sim_device_model, pcie_gen));
-}
-
-nvmlReturn_t sim_nvmlDeviceGetCurrPcieLinkGeneration(nvmlDevice_t device, unsigned int *generation)
-{
-	return give(device, generation, offsetof(struct sim_device_model, pcie_gen));
-}
-
-nvmlReturn_t sim_nvmlDeviceGetMaxPcieLinkWidth(nvmlDevice_t device, unsigned int *width)
-{
-	return give(device, width, offsetof(struct sim_device_model, pcie_width));
-}
-
-nvmlReturn_t sim_nvmlDeviceGetCurrPcieLinkWidth(nvmlDevice_t device, unsigned int *width)
-{
-	return give(device, width, offsetof(struct sim_device_model, pcie_width));
-}
-
-nvmlReturn_t sim_nvmlDeviceGetPcieReplayCounter(nvmlDevice_t device, unsigned int *value)
-{
-	uint32_t i;
-	nvmlReturn_t result = nvml_card(device, value, &i);
-	if (result == NVML_SUCCESS)
-		*value = 0;
-	return result;
-}
+NVML_GETTER(nvmlDeviceGetBusType, nvmlBusType_t, nvml_card, NVML_BUS_TYPE_PCIE)
+NVML_GETTER(nvmlDeviceGetMaxPcieLinkGeneration, unsigned int, nvml_any, model_of(i)->pcie_gen)
+NVML_GETTER(nvmlDeviceGetGpuMaxPcieLinkGeneration, unsigned int, nvml_any, model_of(i)->pcie_gen)
+NVML_GETTER(nvmlDeviceGetCurrPcieLinkGeneration, unsigned int, nvml_any, model_of(i)->pcie_gen)
+NVML_GETTER(nvmlDeviceGetMaxPcieLinkWidth, unsigned int, nvml_any, model_of(i)->pcie_width)
+NVML_GETTER(nvmlDeviceGetCurrPcieLinkWidth, unsigned int, nvml_any, model_of(i)->pcie_width)
+NVML_GETTER(nvmlDeviceGetPcieReplayCounter, unsigned int, nvml_card, 0)
 
 /* MB/s of one lane by generation: 2.5 GT/s doubled with each. */
 nvmlReturn_t sim_nvmlDeviceGetPcieSpeed(nvmlDevice_t device, unsigned int *mbps)

@@ -50,23 +50,8 @@ nvmlReturn_t sim_nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned int *current
 	return NVML_SUCCESS;
 }
 
-nvmlReturn_t sim_nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t device, unsigned int *count)
-{
-	uint32_t card;
-	nvmlReturn_t result = nvml_card(device, count, &card);
-	if (result == NVML_SUCCESS)
-		*count = sim_machine->model[card].mig_capable;
-	return result;
-}
-
-nvmlReturn_t sim_nvmlDeviceIsMigDeviceHandle(nvmlDevice_t device, unsigned int *is_instance)
-{
-	uint32_t index;
-	nvmlReturn_t result = nvml_any(device, is_instance, &index);
-	if (result == NVML_SUCCESS)
-		*is_instance = sim_machine->model[index].mig == SIM_MIG_INSTANCE;
-	return result;
-}
+NVML_GETTER(nvmlDeviceGetMaxMigDeviceCount, unsigned int, nvml_card, sim_machine->model[i].mig_capable)
+NVML_GETTER(nvmlDeviceIsMigDeviceHandle, unsigned int, nvml_any, sim_machine->model[i].mig == SIM_MIG_INSTANCE)
 
 nvmlReturn_t sim_nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned int n, nvmlDevice_t *instance)
 {
@@ -82,32 +67,10 @@ nvmlReturn_t sim_nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsign
 	return NVML_SUCCESS;
 }
 
-nvmlReturn_t sim_nvmlDeviceGetDeviceHandleFromMigDeviceHandle(nvmlDevice_t instance, nvmlDevice_t *device)
-{
-	uint32_t index;
-	nvmlReturn_t result = nvml_instance(instance, device, &index);
-	if (result == NVML_SUCCESS)
-		*device = nvml_handle((uint32_t)sim_machine->model[index].parent);
-	return result;
-}
-
-nvmlReturn_t sim_nvmlDeviceGetGpuInstanceId(nvmlDevice_t device, unsigned int *id)
-{
-	uint32_t index;
-	nvmlReturn_t result = nvml_instance(device, id, &index);
-	if (result == NVML_SUCCESS)
-		*id = sim_machine->model[index].gpu_instance;
-	return result;
-}
-
-nvmlReturn_t sim_nvmlDeviceGetComputeInstanceId(nvmlDevice_t device, unsigned int *id)
-{
-	uint32_t index;
-	nvmlReturn_t result = nvml_instance(device, id, &index);
-	if (result == NVML_SUCCESS)
-		*id = sim_machine->model[index].compute_instance;
-	return result;
-}
+NVML_GETTER(nvmlDeviceGetDeviceHandleFromMigDeviceHandle, nvmlDevice_t, nvml_instance,
+            nvml_handle((uint32_t)sim_machine->model[i].parent))
+NVML_GETTER(nvmlDeviceGetGpuInstanceId, unsigned int, nvml_instance, sim_machine->model[i].gpu_instance)
+NVML_GETTER(nvmlDeviceGetComputeInstanceId, unsigned int, nvml_instance, sim_machine->model[i].compute_instance)
 
 nvmlReturn_t sim_nvmlDeviceGetAttributes_v2(nvmlDevice_t device, nvmlDeviceAttributes_t *out)
 {

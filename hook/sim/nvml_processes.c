@@ -199,48 +199,19 @@ static nvmlReturn_t no_processes(nvmlDevice_t device, unsigned *count)
 		*count = 0;
 	return result;
 }
+#define NO_PROCESSES(name, info)                                                                                       \
+	nvmlReturn_t sim_##name(nvmlDevice_t device, unsigned int *count, info *infos)                                 \
+	{                                                                                                              \
+		(void)infos;                                                                                           \
+		return no_processes(device, count);                                                                    \
+	}
 
-nvmlReturn_t sim_nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t device, unsigned int *count,
-                                                          nvmlProcessInfo_t *infos)
-{
-	(void)infos;
-	return no_processes(device, count);
-}
-
-nvmlReturn_t sim_nvmlDeviceGetGraphicsRunningProcesses_v2(nvmlDevice_t device, unsigned int *count,
-                                                          nvmlProcessInfo_v2_t *infos)
-{
-	(void)infos;
-	return no_processes(device, count);
-}
-
-nvmlReturn_t sim_nvmlDeviceGetGraphicsRunningProcesses(nvmlDevice_t device, unsigned int *count,
-                                                       nvmlProcessInfo_v1_t *infos)
-{
-	(void)infos;
-	return no_processes(device, count);
-}
-
-nvmlReturn_t sim_nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int *count,
-                                                            nvmlProcessInfo_t *infos)
-{
-	(void)infos;
-	return no_processes(device, count);
-}
-
-nvmlReturn_t sim_nvmlDeviceGetMPSComputeRunningProcesses_v2(nvmlDevice_t device, unsigned int *count,
-                                                            nvmlProcessInfo_v2_t *infos)
-{
-	(void)infos;
-	return no_processes(device, count);
-}
-
-nvmlReturn_t sim_nvmlDeviceGetMPSComputeRunningProcesses(nvmlDevice_t device, unsigned int *count,
-                                                         nvmlProcessInfo_v1_t *infos)
-{
-	(void)infos;
-	return no_processes(device, count);
-}
+NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v3, nvmlProcessInfo_t)
+NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v2, nvmlProcessInfo_v2_t)
+NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses, nvmlProcessInfo_v1_t)
+NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v3, nvmlProcessInfo_t)
+NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v2, nvmlProcessInfo_v2_t)
+NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses, nvmlProcessInfo_v1_t)
 
 nvmlReturn_t sim_nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProcessDetailList_t *out)
 {
@@ -336,14 +307,7 @@ nvmlReturn_t sim_nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvml
 /* ---- accounting: a mode that root switches on; here it is off for good ----------------------------------------------
  */
 
-nvmlReturn_t sim_nvmlDeviceGetAccountingMode(nvmlDevice_t device, nvmlEnableState_t *mode)
-{
-	uint32_t i;
-	nvmlReturn_t result = nvml_card(device, mode, &i);
-	if (result == NVML_SUCCESS)
-		*mode = NVML_FEATURE_DISABLED;
-	return result;
-}
+NVML_GETTER(nvmlDeviceGetAccountingMode, nvmlEnableState_t, nvml_card, NVML_FEATURE_DISABLED)
 
 nvmlReturn_t sim_nvmlDeviceGetAccountingPids(nvmlDevice_t device, unsigned int *count, unsigned int *pids)
 {
@@ -359,11 +323,4 @@ nvmlReturn_t sim_nvmlDeviceGetAccountingStats(nvmlDevice_t device, unsigned int 
 	return result == NVML_SUCCESS ? NVML_ERROR_NOT_FOUND : result;
 }
 
-nvmlReturn_t sim_nvmlDeviceGetAccountingBufferSize(nvmlDevice_t device, unsigned int *size)
-{
-	uint32_t i;
-	nvmlReturn_t result = nvml_card(device, size, &i);
-	if (result == NVML_SUCCESS)
-		*size = 4000;
-	return result;
-}
+NVML_GETTER(nvmlDeviceGetAccountingBufferSize, unsigned int, nvml_card, 4000)

@@ -35,47 +35,11 @@ unsigned long long nvml_energy_mj(uint32_t card)
 	return sim_now() / 1000000 * model->idle_mw / 1000 + busy_ms * span / 1000;
 }
 
-nvmlReturn_t sim_nvmlDeviceGetPowerUsage(nvmlDevice_t device, unsigned int *milliwatts)
-{
-	uint32_t card;
-	nvmlReturn_t result = nvml_card(device, milliwatts, &card);
-	if (result == NVML_SUCCESS)
-		*milliwatts = nvml_power_mw(card);
-	return result;
-}
-
-nvmlReturn_t sim_nvmlDeviceGetTotalEnergyConsumption(nvmlDevice_t device, unsigned long long *millijoules)
-{
-	uint32_t card;
-	nvmlReturn_t result = nvml_card(device, millijoules, &card);
-	if (result == NVML_SUCCESS)
-		*millijoules = nvml_energy_mj(card);
-	return result;
-}
-
-static nvmlReturn_t power_limit(nvmlDevice_t device, unsigned *milliwatts)
-{
-	uint32_t card;
-	nvmlReturn_t result = nvml_card(device, milliwatts, &card);
-	if (result == NVML_SUCCESS)
-		*milliwatts = model_of(card)->power_limit_mw;
-	return result;
-}
-
-nvmlReturn_t sim_nvmlDeviceGetPowerManagementLimit(nvmlDevice_t device, unsigned int *milliwatts)
-{
-	return power_limit(device, milliwatts);
-}
-
-nvmlReturn_t sim_nvmlDeviceGetPowerManagementDefaultLimit(nvmlDevice_t device, unsigned int *milliwatts)
-{
-	return power_limit(device, milliwatts);
-}
-
-nvmlReturn_t sim_nvmlDeviceGetEnforcedPowerLimit(nvmlDevice_t device, unsigned int *milliwatts)
-{
-	return power_limit(device, milliwatts);
-}
+NVML_GETTER(nvmlDeviceGetPowerUsage, unsigned int, nvml_card, nvml_power_mw(i))
+NVML_GETTER(nvmlDeviceGetTotalEnergyConsumption, unsigned long long, nvml_card, nvml_energy_mj(i))
+NVML_GETTER(nvmlDeviceGetPowerManagementLimit, unsigned int, nvml_card, model_of(i)->power_limit_mw)
+NVML_GETTER(nvmlDeviceGetPowerManagementDefaultLimit, unsigned int, nvml_card, model_of(i)->power_limit_mw)
+NVML_GETTER(nvmlDeviceGetEnforcedPowerLimit, unsigned int, nvml_card, model_of(i)->power_limit_mw)
 
 nvmlReturn_t sim_nvmlDeviceGetPowerManagementLimitConstraints(nvmlDevice_t device, unsigned int *low,
                                                               unsigned int *high)
@@ -90,23 +54,8 @@ nvmlReturn_t sim_nvmlDeviceGetPowerManagementLimitConstraints(nvmlDevice_t devic
 	return NVML_SUCCESS;
 }
 
-nvmlReturn_t sim_nvmlDeviceGetPowerManagementMode(nvmlDevice_t device, nvmlEnableState_t *mode)
-{
-	uint32_t card;
-	nvmlReturn_t result = nvml_card(device, mode, &card);
-	if (result == NVML_SUCCESS)
-		*mode = NVML_FEATURE_ENABLED;
-	return result;
-}
-
-nvmlReturn_t sim_nvmlDeviceGetPowerSource(nvmlDevice_t device, nvmlPowerSource_t *source)
-{
-	uint32_t card;
-	nvmlReturn_t result = nvml_card(device, source, &card);
-	if (result == NVML_SUCCESS)
-		*source = NVML_POWER_SOURCE_AC;
-	return result;
-}
+NVML_GETTER(nvmlDeviceGetPowerManagementMode, nvmlEnableState_t, nvml_card, NVML_FEATURE_ENABLED)
+NVML_GETTER(nvmlDeviceGetPowerSource, nvmlPowerSource_t, nvml_card, NVML_POWER_SOURCE_AC)
 
 /* ---- temperature and fans -------------------------------------------------------------------------------------------
  */
@@ -208,14 +157,7 @@ nvmlReturn_t sim_nvmlDeviceGetTargetFanSpeed(nvmlDevice_t device, unsigned int f
 	return fan_percent(device, fan, percent);
 }
 
-nvmlReturn_t sim_nvmlDeviceGetNumFans(nvmlDevice_t device, unsigned int *fans)
-{
-	uint32_t card;
-	nvmlReturn_t result = nvml_card(device, fans, &card);
-	if (result == NVML_SUCCESS)
-		*fans = model_of(card)->fans;
-	return result;
-}
+NVML_GETTER(nvmlDeviceGetNumFans, unsigned int, nvml_card, model_of(i)->fans)
 
 /* ---- clocks -------------------------------------------------------------------------------------------------------
  */
@@ -278,14 +220,7 @@ nvmlReturn_t sim_nvmlDeviceGetClock(nvmlDevice_t device, nvmlClockType_t type, n
 	return clock_mhz(device, type, id == NVML_CLOCK_ID_CURRENT, mhz);
 }
 
-nvmlReturn_t sim_nvmlDeviceGetPerformanceState(nvmlDevice_t device, nvmlPstates_t *state)
-{
-	uint32_t card;
-	nvmlReturn_t result = nvml_card(device, state, &card);
-	if (result == NVML_SUCCESS)
-		*state = sleeps(card) ? NVML_PSTATE_8 : NVML_PSTATE_0;
-	return result;
-}
+NVML_GETTER(nvmlDeviceGetPerformanceState, nvmlPstates_t, nvml_card, sleeps(i) ? NVML_PSTATE_8 : NVML_PSTATE_0)
 
 nvmlReturn_t sim_nvmlDeviceGetPowerState(nvmlDevice_t device, nvmlPstates_t *state)
 {
@@ -311,28 +246,15 @@ nvmlReturn_t sim_nvmlDeviceGetSupportedPerformanceStates(nvmlDevice_t device, nv
 	return NVML_SUCCESS;
 }
 
-nvmlReturn_t sim_nvmlDeviceGetCurrentClocksEventReasons(nvmlDevice_t device, unsigned long long *reasons)
-{
-	uint32_t card;
-	nvmlReturn_t result = nvml_card(device, reasons, &card);
-	if (result == NVML_SUCCESS)
-		*reasons = nvml_busy_percent(card) ? nvmlClocksEventReasonNone : nvmlClocksEventReasonGpuIdle;
-	return result;
-}
+NVML_GETTER(nvmlDeviceGetCurrentClocksEventReasons, unsigned long long, nvml_card,
+            nvml_busy_percent(i) ? nvmlClocksEventReasonNone : nvmlClocksEventReasonGpuIdle)
 
 nvmlReturn_t sim_nvmlDeviceGetCurrentClocksThrottleReasons(nvmlDevice_t device, unsigned long long *reasons)
 {
 	return sim_nvmlDeviceGetCurrentClocksEventReasons(device, reasons);
 }
 
-nvmlReturn_t sim_nvmlDeviceGetSupportedClocksEventReasons(nvmlDevice_t device, unsigned long long *reasons)
-{
-	uint32_t card;
-	nvmlReturn_t result = nvml_card(device, reasons, &card);
-	if (result == NVML_SUCCESS)
-		*reasons = nvmlClocksEventReasonGpuIdle;
-	return result;
-}
+NVML_GETTER(nvmlDeviceGetSupportedClocksEventReasons, unsigned long long, nvml_card, nvmlClocksEventReasonGpuIdle)
 
 nvmlReturn_t sim_nvmlDeviceGetSupportedClocksThrottleReasons(nvmlDevice_t device, unsigned long long *reasons)
 {
@@ -355,55 +277,24 @@ nvmlReturn_t sim_nvmlDeviceGetViolationStatus(nvmlDevice_t device, nvmlPerfPolic
 /* ---- modes --------------------------------------------------------------------------------------------------------
  */
 
-static nvmlReturn_t give_state(nvmlDevice_t device, nvmlEnableState_t *out, nvmlEnableState_t value)
-{
-	uint32_t card;
-	nvmlReturn_t result = nvml_card(device, out, &card);
-	if (result == NVML_SUCCESS)
-		*out = value;
-	return result;
-}
-
-nvmlReturn_t sim_nvmlDeviceGetPersistenceMode(nvmlDevice_t device, nvmlEnableState_t *mode)
-{
-	return give_state(device, mode, NVML_FEATURE_ENABLED);
-}
-
-nvmlReturn_t sim_nvmlDeviceGetDisplayMode(nvmlDevice_t device, nvmlEnableState_t *mode)
-{
-	return give_state(device, mode, NVML_FEATURE_DISABLED);
-}
-
-nvmlReturn_t sim_nvmlDeviceGetDisplayActive(nvmlDevice_t device, nvmlEnableState_t *active)
-{
-	return give_state(device, active, NVML_FEATURE_DISABLED);
-}
+NVML_GETTER(nvmlDeviceGetPersistenceMode, nvmlEnableState_t, nvml_card, NVML_FEATURE_ENABLED)
+NVML_GETTER(nvmlDeviceGetDisplayMode, nvmlEnableState_t, nvml_card, NVML_FEATURE_DISABLED)
+NVML_GETTER(nvmlDeviceGetDisplayActive, nvmlEnableState_t, nvml_card, NVML_FEATURE_DISABLED)
 
 nvmlReturn_t sim_nvmlDeviceGetAPIRestriction(nvmlDevice_t device, nvmlRestrictedAPI_t api,
                                              nvmlEnableState_t *restricted)
 {
+	uint32_t card;
 	if ((unsigned)api >= NVML_RESTRICTED_API_COUNT)
 		return NVML_ERROR_INVALID_ARGUMENT;
-	return give_state(device, restricted, NVML_FEATURE_ENABLED);
-}
-
-nvmlReturn_t sim_nvmlDeviceGetComputeMode(nvmlDevice_t device, nvmlComputeMode_t *mode)
-{
-	uint32_t card;
-	nvmlReturn_t result = nvml_card(device, mode, &card);
+	nvmlReturn_t result = nvml_card(device, restricted, &card);
 	if (result == NVML_SUCCESS)
-		*mode = NVML_COMPUTEMODE_DEFAULT;
+		*restricted = NVML_FEATURE_ENABLED;
 	return result;
 }
 
-nvmlReturn_t sim_nvmlDeviceGetVirtualizationMode(nvmlDevice_t device, nvmlGpuVirtualizationMode_t *mode)
-{
-	uint32_t card;
-	nvmlReturn_t result = nvml_card(device, mode, &card);
-	if (result == NVML_SUCCESS)
-		*mode = NVML_GPU_VIRTUALIZATION_MODE_NONE;
-	return result;
-}
+NVML_GETTER(nvmlDeviceGetComputeMode, nvmlComputeMode_t, nvml_card, NVML_COMPUTEMODE_DEFAULT)
+NVML_GETTER(nvmlDeviceGetVirtualizationMode, nvmlGpuVirtualizationMode_t, nvml_card, NVML_GPU_VIRTUALIZATION_MODE_NONE)
 
 nvmlReturn_t sim_nvmlDeviceGetGridLicensableFeatures_v4(nvmlDevice_t device, nvmlGridLicensableFeatures_t *features)
 {

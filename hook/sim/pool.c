@@ -16,6 +16,7 @@
 #include "pool.h"
 #include "sim_impl.h"
 #include "visible.h"
+#include "vmm.h"
 
 struct chunk {
 	struct chunk *next;
@@ -211,10 +212,10 @@ void sim_pool_trim(struct sim_pool *pool, uint64_t keep)
 int sim_account_or_trim(int device, int64_t bytes, bool overhead)
 {
 	int result = sim_account(device, bytes, overhead);
-	bool any = false;
 
 	if (result == 0)
 		return 0;
+	bool any = sim_shared_poll();
 	/* The threshold is a hint: a full card takes what is unused, of every pool (also for grow()). */
 	for (struct sim_pool *pool = sim_pools; pool; pool = pool->next) {
 		if (pool->device == device && pool->reserved) {

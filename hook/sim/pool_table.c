@@ -174,7 +174,7 @@ CUresult sim_cuMemPoolDestroy(CUmemoryPool handle)
 
 /* ---- default and current ------------------------------------------------------------------------------------------ */
 
-CUresult sim_cuDeviceGetDefaultMemPool(CUmemoryPool *out, CUdevice ordinal)
+static CUresult give_pool(CUmemoryPool *out, CUdevice ordinal, struct sim_pool *(*pool)(int device))
 {
 	int device;
 	CUresult result = sim_device_of(ordinal, &device);
@@ -183,21 +183,18 @@ CUresult sim_cuDeviceGetDefaultMemPool(CUmemoryPool *out, CUdevice ordinal)
 		return result;
 	if (!out)
 		return CUDA_ERROR_INVALID_VALUE;
-	*out = (CUmemoryPool)sim_default_pool(device);
+	*out = (CUmemoryPool)pool(device);
 	return CUDA_SUCCESS;
+}
+
+CUresult sim_cuDeviceGetDefaultMemPool(CUmemoryPool *out, CUdevice ordinal)
+{
+	return give_pool(out, ordinal, sim_default_pool);
 }
 
 CUresult sim_cuDeviceGetMemPool(CUmemoryPool *out, CUdevice ordinal)
 {
-	int device;
-	CUresult result = sim_device_of(ordinal, &device);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (!out)
-		return CUDA_ERROR_INVALID_VALUE;
-	*out = (CUmemoryPool)sim_current_pool(device);
-	return CUDA_SUCCESS;
+	return give_pool(out, ordinal, sim_current_pool);
 }
 
 static CUresult set_current(struct sim_pool *pool, bool managed, int device)

@@ -145,12 +145,12 @@ static void unplace_allocation(struct sim_allocation *allocation, bool last)
 		sim_space_give(&own_store.space, start, size);
 }
 
-/* Under the memory mutex: gone when released as often as retained, and unmapped. */
-static void put_allocation(struct sim_allocation *allocation)
+/* Under the memory mutex: gone when released as often as retained, unmapped, and no descriptor of it is open. */
+void sim_allocation_put(struct sim_allocation *allocation)
 {
 	bool last = !allocation->imported && !allocation->exported;
 
-	if (allocation->handles || allocation->mappings)
+	if (allocation->handles || allocation->mappings || sim_shared_keep(allocation))
 		return;
 	if (allocation->share)
 		last = sim_shared_put(allocation);
@@ -165,7 +165,7 @@ static void put_allocation(struct sim_allocation *allocation)
 void sim_allocation_unmapped(struct sim_allocation *allocation)
 {
 	allocation->mappings--;
-	put_allocation(allocation);
+	sim_allocation_put(allocation);
 }
 
 static CUresult check_location(const CUmemLocation *location, int *device)
@@ -266,7 +266,7 @@ CUresult sim_cuMemRelease(CUmemGenericAllocationHandle handle)
 	if (allocation && allocation->team)
 		sim_multicast_changed();
 	if (allocation)
-		put_allocation(allocation);
+		sim_allocation_put(allocation);
 	pthread_mutex_unlock(&sim_memory_mutex);
 	return allocation ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
@@ -383,8 +383,7 @@ static bool whole_mappings(uint64_t start, uint64_t size)
 	return true;
 }
 
-/* Under the memory mutex. */
-static CUresult unmap(uint64_t start, uint64_t size)
+CUresult sim_unmap(uint64_t start, uint64_t size)
 {
 	int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
 	struct sim_block *block;
@@ -413,7 +412,7 @@ CUresult sim_cuMemUnmap(CUdeviceptr p, size_t size)
 	if (context)
 		sim_context_wait(context); /* queued copies may still use it */
 	pthread_mutex_lock(&sim_memory_mutex);
-	CUresult result = unmap(p, size);
+	CUresult result = sim_unmap(p, size);
 	pthread_mutex_unlock(&sim_memory_mutex);
 	return result;
 }

@@ -23,6 +23,7 @@ struct sim_allocation {
 	bool exported;
 	uint64_t share;     /* who else may hold it: machine.h; 0: nobody, or it lies on the host */
 	struct sim_allocation *next_shared; /* this process's with a share */
+	struct sim_allocation *next_kept; /* what nothing keeps but a descriptor of it */
 	CUmemAllocationProp prop;
 	struct sim_multicast *team; /* a multicast object: multicast.c; NULL: memory */
 };
@@ -31,8 +32,16 @@ struct sim_allocation {
 struct sim_allocation *sim_allocation_from(CUmemGenericAllocationHandle handle);
 /* external.c: is it a buffer of external memory, then it is freed and this is the result. Without the mutex. */
 bool sim_external_free(CUdeviceptr p, CUresult *result);
+/* vmm_share.c: has it been exported by a descriptor that is open somewhere? Then it is kept until it is not. */
+bool sim_shared_keep(struct sim_allocation *allocation);
+/* Frees what was kept so and is not any more; true: something was. The second without the mutex. */
+bool sim_shared_poll(void);
+void sim_shared_look(void);
+void sim_allocation_put(struct sim_allocation *allocation); /* frees it, if nothing keeps it */
 /* vmm_share.c: gives up this process's hold on a share; true: nobody else has one. */
 bool sim_shared_put(struct sim_allocation *allocation);
+/* Ends the mappings in a range of whole ones. What is queued is not waited for. */
+CUresult sim_unmap(uint64_t start, uint64_t size);
 /* One mapping of it less; frees it with the last one, if it is released. */
 void sim_allocation_unmapped(struct sim_allocation *allocation);
 /* Places it and makes it a live handle; on failure it stays the caller's. Without the mutex. */

@@ -2,8 +2,10 @@
  *
  * Called by programs. An exported descriptor is a new open description of the store's memfd whose position is the
  * handle's offset; the page in front of the handle says what it is. So an importer really maps the same memory. The
- * card counts it once, as long as any process holds it (machine_shares.c), and its place is not used again. What can go
- * wrong: no /proc (the memfd cannot be opened anew), a descriptor that is no exported handle.
+ * card counts it once, as long as any process holds it (machine_shares.c), and its place is not used again. A descriptor
+ * that is open anywhere keeps the memory: it is locked, and its maker looks for the lock before it frees, when it is asked
+ * for free memory and when there is none. Not simulated: descriptors that outlive their maker, which keep only the
+ * bytes and count again once they are imported. What can go wrong: no /proc (the memfd cannot be opened anew), a descriptor that is no exported handle.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -82,11 +84,67 @@ static CUresult join(struct sim_allocation *allocation, uint64_t share)
 	return result;
 }
 
+/* ---- what descriptors keep --------------------------------------------------------------------------------------- */
+
+static struct sim_allocation *kept; /* also read without the mutex: whether there is any */
+
+/* Of the store: descriptions of it that were exported have a lock where their handle lies. */
+static struct flock lock_of(uint64_t offset, short type)
+{
+	return (struct flock){.l_type = type, .l_whence = SEEK_SET, .l_start = (off_t)offset, .l_len = 1};
+}
+
+static bool is_open(const struct sim_allocation *allocation)
+{
+	struct flock lock = lock_of(allocation->offset, F_WRLCK);
+
+	return fcntl(allocation->fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+}
+
+bool sim_shared_keep(struct sim_allocation *allocation)
+{
+	if (!allocation->exported || allocation->imported || !is_open(allocation))
+		return false;
+	allocation->next_kept = kept;
+	__atomic_store_n(&kept, allocation, __ATOMIC_RELEASE);
+	return true;
+}
+
+bool sim_shared_poll(void)
+{
+	struct sim_allocation *all = kept, *next;
+	bool any = false;
+
+	__atomic_store_n(&kept, NULL, __ATOMIC_RELEASE);
+	for (; all; all = next) {
+		next = all->next_kept;
+		any |= !is_open(all);
+		sim_allocation_put(all);
+	}
+	return any;
+}
+
+void sim_shared_look(void)
+{
+	if (!__atomic_load_n(&kept, __ATOMIC_ACQUIRE))
+		return;
+	pthread_mutex_lock(&sim_memory_mutex);
+	sim_shared_poll();
+	pthread_mutex_unlock(&sim_memory_mutex);
+}
+
 /* ---- export and import ------------------------------------------------------------------------------------------- */
+
+static int open_again(int fd)
+{
+	char path[64];
+
+	snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+	return open(path, O_RDWR | O_CLOEXEC);
+}
 
 static int reopen_store(const struct sim_allocation *allocation)
 {
-	char path[64];
 	struct shared_head head = {.magic = SHARED_MAGIC,
 	                           .size = allocation->size,
 	                           .granule = allocation->granule,
@@ -97,9 +155,9 @@ static int reopen_store(const struct sim_allocation *allocation)
 		memcpy(head.uuid, sim_machine->model[allocation->device].uuid, sizeof head.uuid);
 	if (pwrite(allocation->fd, &head, sizeof head, (off_t)allocation->offset - PAGE) != (ssize_t)sizeof head)
 		return -1;
-	snprintf(path, sizeof path, "/proc/self/fd/%d", allocation->fd);
-	int fd = open(path, O_RDWR | O_CLOEXEC);
-	if (fd >= 0 && lseek(fd, (off_t)allocation->offset, SEEK_SET) < 0) {
+	int fd = open_again(allocation->fd);
+	struct flock lock = lock_of(allocation->offset, F_RDLCK);
+	if (fd >= 0 && (lseek(fd, (off_t)allocation->offset, SEEK_SET) < 0 || fcntl(fd, F_OFD_SETLK, &lock) < 0)) {
 		close(fd);
 		fd = -1;
 	}
@@ -175,7 +233,7 @@ CUresult sim_cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out, v
 		return CUDA_ERROR_INVALID_VALUE;
 	}
 	allocation->imported = true;
-	allocation->fd = fcntl(given, F_DUPFD_CLOEXEC, 0); /* the program closes its own */
+	allocation->fd = open_again(given); /* the program closes its own, and what it gave keeps nothing for us */
 	if (allocation->fd < 0) {
 		free(allocation);
 		return CUDA_ERROR_OPERATING_SYSTEM;

@@ -8,33 +8,44 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from tests.narration import Narration
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 HOLDER = Path(__file__).with_name("holder.py")
 PYTHON_ROOT = str(Path(__file__).parents[2] / "python")
 WAIT_S = 60
 
 
-def eventually(condition, seconds=60.0):
-    """Wait until a condition of another process's making holds; the bound only turns a hang into a failure."""
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, "did not happen"
-        time.sleep(0.005)
-
-
 class Program:
-    """A program started by `partage run` (or beside one) that answers one JSON line per command."""
+    """A program started by `partage run` (or beside one) that answers one JSON line per command.
 
-    def __init__(self, command: list[str], environment: dict[str, str]) -> None:
+    What a `narrated` one or its parent says is followed, and `until` waits for what it tells of.
+    """
+
+    def __init__(self, command: list[str], environment: dict[str, str], *, narrated: bool = False) -> None:
+        self.narration = Narration() if narrated else None
         self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.narration.write_end if self.narration else subprocess.PIPE,
+            text=True,
+            env=environment,
         )
+        if self.narration:
+            self.narration.begin()
         self.pid = 0
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        """Wait until something holds that the watcher tells of when it has done it."""
+        self.narration.until(holds)
 
     def greet(self) -> Program:
         line = self.process.stdout.readline()
@@ -58,7 +69,7 @@ class Program:
 
     def finish(self) -> tuple[int, str]:
         _, words = self.process.communicate(timeout=WAIT_S)
-        return self.process.returncode, words
+        return self.process.returncode, self.narration.words() if self.narration else words
 
     def stop(self) -> None:
         if self.process.poll() is None:
@@ -89,10 +100,11 @@ class Machine:
         environment = self.environment | changes
         return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=WAIT_S, check=False)
 
-    def start(self, *share: str, program: tuple[str, ...] = (), **changes: str) -> Program:
+    def start(self, *share: str, program: tuple[str, ...] = (), narrated: bool = False, **changes: str) -> Program:
         """Start a program with a share, by default the holder, and wait for its greeting."""
-        command = [sys.executable, "-m", "partage", "run", *share, "--", *(program or (sys.executable, str(HOLDER)))]
-        started = Program(command, self.environment | changes)
+        partage = [sys.executable, "-m", "partage", *(["-vv"] if narrated else [])]
+        command = [*partage, "run", *share, "--", *(program or (sys.executable, str(HOLDER)))]
+        started = Program(command, self.environment | changes, narrated=narrated)
         self.programs.append(started)
         return started.greet()
 

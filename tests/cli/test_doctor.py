@@ -18,13 +18,13 @@ import click
 import msgspec
 import pytest
 
+from partage._abi import lib
 from partage.cli.checks import places, shares
 from partage.cli.checks.finding import KINDS, Severity, finding
 from partage.cli.doctor import guarded
+from partage.locks import locked
 from partage.run.libraries import find_library
 from partage.shm import Policy, PolicyDevice, PolicyFile, create_ledger, create_turns
-
-from .conftest import eventually
 
 GIB = 1 << 30
 NOBODY = 65534
@@ -598,7 +598,10 @@ def test_a_share_that_nobody_watches(examine, machine):
     assert program.ask("alloc", 4096) == 0
     program.process.kill()
     program.process.wait()
-    eventually(lambda: "running-unwatched" in examine())
+    ledger = Path(program.environment()["PARTAGE_DIR"], "ledger")
+    with ledger.open("r+b") as file, locked(file.fileno(), lib.PTG_LOCK_WATCH):
+        pass  # waits for the kernel to let the dead watcher's lock go
+    assert "running-unwatched" in examine()
 
 
 def test_hand_overs_that_nobody_uses(examine, machine):

@@ -18,7 +18,6 @@ import pytest
 from partage.shm import read_policy
 
 from .conftest import HOLDER, WAIT_S
-from .test_run import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -131,14 +130,14 @@ def held(machine) -> int:
 
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_damage_to_ones_own_share_gives_nothing_and_hurts_nobody_else(machine, damage):
-    victim, neighbour = machine.start("--memory", "4Gi"), machine.start("--memory", "8Gi")
+    victim, neighbour = machine.start("--memory", "4Gi", narrated=True), machine.start("--memory", "8Gi")
     environment = victim.environment()
     share = Path(environment["PARTAGE_DIR"])
     assert victim.ask("alloc", 2 * GIB) == 0
     assert neighbour.ask("alloc", 4 * GIB) == 0
     DAMAGE[damage](share)
     if damage in NOTICED_BY_THE_WATCHER:
-        eventually(lambda: not read_policy(share / "policy").is_open)
+        victim.until(lambda: not read_policy(share / "policy").is_open)
 
     for size in (4 * GIB, 3 * GIB, 2 * GIB + 4096):
         assert ask_if_alive(victim, "alloc", size) != 0, "the program was given more than its share"

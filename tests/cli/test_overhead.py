@@ -13,8 +13,6 @@ import pytest
 
 from partage.run.handover import HandOver
 
-from .conftest import eventually
-
 MIB = 1 << 20
 GIB = 1 << 30
 GRANULE = 2 * MIB
@@ -67,12 +65,12 @@ def used_by(entry: HandOver) -> int:
 def settled(card, program) -> int:
     """Wait until the watcher has seen what the process really holds; return that."""
     real = real_use(card)[program.pid]
-    eventually(lambda: used_by(share_of(program)) == real)
+    program.until(lambda: used_by(share_of(program)) == real)
     return real
 
 
 def test_the_view_inside_is_the_cards_own_count(card):
-    program = card.start("--memory", "1Gi")
+    program = card.start("--memory", "1Gi", narrated=True)
     assert settled(card, program) == CONTEXT
     for _ in range(3):
         assert program.ask("module") == 0
@@ -84,7 +82,7 @@ def test_the_view_inside_is_the_cards_own_count(card):
 
 
 def test_four_full_slices_fill_the_card_and_each_is_refused_at_its_own_limit(card):
-    programs = [card.start("--memory", "1Gi") for _ in range(4)]
+    programs = [card.start("--memory", "1Gi", narrated=True) for _ in range(4)]
     for program in programs:
         assert program.ask("module") == 0
         settled(card, program)
@@ -99,7 +97,7 @@ def test_four_full_slices_fill_the_card_and_each_is_refused_at_its_own_limit(car
 
 
 def test_a_share_smaller_than_a_context_still_answers(card):
-    program = card.start("--memory", "100Mi")
+    program = card.start("--memory", "100Mi", narrated=True)
     assert settled(card, program) == CONTEXT
     assert program.ask("info") == [0, 100 * MIB]
     used, total = program.ask("nvml")
@@ -110,14 +108,14 @@ def test_a_share_smaller_than_a_context_still_answers(card):
 @pytest.mark.parametrize("profile", ["h100-80g", "v100"])
 def test_after_kill_9_the_ledger_says_what_the_card_says(make_machine, profile):
     machine = make_machine(profile)
-    first = machine.start("--memory", "20Gi")
+    first = machine.start("--memory", "20Gi", narrated=True)
     second = machine.join(first)
     assert first.ask("alloc", GIB) == 0
     assert second.ask("alloc", 3 * GIB) == 0
     assert second.ask("module") == 0
     entry = share_of(first)
     os.kill(second.pid, signal.SIGKILL)
-    eventually(lambda: entry.ledger().reclaimed == 1)
+    first.until(lambda: entry.ledger().reclaimed == 1)
     (device,) = json.loads(machine.partage("sim", "show", "--json").stdout)["devices"]
     assert entry.ledger().used(device["uuid"]) == device["used"]
-    eventually(lambda: entry.policy().devices[0].overhead == 0)
+    first.until(lambda: entry.policy().devices[0].overhead == 0)

@@ -1,14 +1,17 @@
 """We test these aspects of looking at processes: who uses a directory is seen at every moment, also while it changes
-from one program to the next, while it leaves its work to a child, and after its first thread has ended."""
+from one program to the next, while it leaves its work to a child, and after its first thread has ended; a look ends,
+whatever processes do, and what it could not find out counts as used."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
 
 import pytest
 
+from partage.run import processes
 from partage.run.processes import used_of
 
 RESTLESS = {
@@ -62,3 +65,15 @@ ctypes.CDLL(None).pthread_exit(None)
     assert process.stdout.readline() == b"alone\n"
     assert used_of([tmp_path])
     process.communicate(b"x")
+
+
+def test_a_process_that_never_comes_out_of_execve_is_not_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(processes, "_environment", lambda pid: None if pid == os.getpid() else b"")
+    monkeypatch.setattr(processes, "_PATIENCE_S", 0.0)
+    assert used_of([tmp_path]) == {tmp_path}
+
+
+def test_processes_that_never_cease_to_come_are_not_waited_for(tmp_path, monkeypatch):
+    numbers = itertools.count(1 << 30)  # beyond all pids
+    monkeypatch.setattr(processes, "_all", lambda: [next(numbers)])
+    assert used_of([tmp_path]) == {tmp_path}

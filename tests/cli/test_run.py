@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import pty
+import select
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from partage.run import handover
 from partage.run.handover import HandOver
 from partage.run.libraries import find_library
 
-from .conftest import HOLDER, eventually
+from .conftest import HOLDER, WAIT_S
 
 GIB = 1 << 30
 OUT_OF_MEMORY = 2
@@ -106,14 +107,14 @@ def test_many_runs_at_once_get_no_more_than_the_card(machine):
 
 
 def test_a_dead_process_gives_its_memory_back_to_its_peers(machine):
-    first = machine.start("--memory", "4Gi")
+    first = machine.start("--memory", "4Gi", narrated=True)
     second = machine.join(first)
     assert second.ask("alloc", 3 * GIB) == 0
     assert first.ask("alloc", 2 * GIB) == OUT_OF_MEMORY
     entry = HandOver(Path(first.environment()["PARTAGE_DIR"]))
     os.kill(second.pid, signal.SIGKILL)
     second.process.wait(60)
-    eventually(lambda: [slot.pid for slot in entry.ledger().slots] == [first.pid])
+    first.until(lambda: [slot.pid for slot in entry.ledger().slots] == [first.pid])
     snapshot = entry.ledger()
     assert snapshot.devices[0].used == 0
     assert snapshot.reclaimed == 1, "the watcher did it: no process asked for memory in between"
@@ -128,18 +129,18 @@ def test_exec_does_not_lose_or_keep_memory(machine):
 
 
 def test_a_program_that_becomes_another_one_holds_nothing(machine):
-    program = machine.start("--memory", "4Gi")
+    program = machine.start("--memory", "4Gi", narrated=True)
     peer = machine.join(program)
     assert program.ask("alloc", 3 * GIB) == 0
     assert program.ask("become", "sh", "-c", "echo 1; exec cat") == 1
     entry = HandOver(Path(program.environment()["PARTAGE_DIR"]))
-    eventually(lambda: entry.ledger().devices[0].used == 0)
+    program.until(lambda: entry.ledger().devices[0].used == 0)
     assert peer.ask("info") == [4 * GIB, 4 * GIB]
     assert program.ask("still there") == ["still there"]
 
 
 def test_signals_reach_the_program(machine):
-    script = 'trap "echo got; exit 9" TERM; echo "{\\"pid\\": $$}"; while :; do sleep 0.05; done'
+    script = 'trap "echo got; exit 9" TERM; echo "{\\"pid\\": $$}"; while :; do read _; done'
     program = machine.start("--memory", "1Gi", program=("sh", "-c", script))
     program.process.send_signal(signal.SIGTERM)
     code, _ = program.finish()
@@ -147,18 +148,17 @@ def test_signals_reach_the_program(machine):
 
 
 def test_ctrl_c_reaches_the_program_once(machine, tmp_path):
-    script = 'trap "echo one >> $0" INT; echo ready; while ! [ -e "$0.end" ]; do sleep 0.05; done; exit 4'
+    script = 'trap "echo one >> $0; echo heard" INT; echo ready; until read _; do :; done; exit 4'
     log = tmp_path / "log"
     child, terminal = pty.fork()
     if child == 0:
         command = [sys.executable, "-m", "partage", "run", "--memory", "1Gi", "--", "sh", "-c", script, str(log)]
         os.execve(command[0], command, machine.environment)  # noqa: S606
     said = b""
-    while b"ready" not in said:
-        said += os.read(terminal, 4096)
-    os.write(terminal, b"\x03")
-    eventually(log.exists)
-    Path(f"{log}.end").touch()
+    for word, answer in ((b"ready", b"\x03"), (b"heard", b"\n")):
+        while word not in said:
+            said += os.read(terminal, 4096)
+        os.write(terminal, answer)
     with contextlib.suppress(OSError):  # the terminal goes with its last user
         while os.read(terminal, 4096):
             pass
@@ -182,8 +182,10 @@ def test_killing_the_parent_leaves_the_limit_and_the_promise(machine):
     assert program.ask("alloc", 60 * GIB) == 0
     assert program.ask("alloc", 2 << 20) == OUT_OF_MEMORY
     assert machine.partage("run", "--memory", "30Gi", "--", "true").returncode == 3, "its process still holds the share"
+    pidfd = os.pidfd_open(program.pid)
     os.kill(program.pid, signal.SIGKILL)
-    eventually(lambda: not Path(f"/proc/{program.pid}").exists())
+    assert select.select([pidfd], [], [], WAIT_S)[0]
+    os.close(pidfd)
     assert machine.partage("run", "--memory", "30Gi", "--", "true").returncode == 0
     assert machine.hand_overs() == [], "the dead one was swept away"
 
@@ -283,15 +285,19 @@ def test_ctrl_c_is_heard_while_others_hold_the_registry_and_reaches_a_program_th
     machine.root.mkdir(mode=0o700)
     with handover.registry(machine.root):
         waiting = subprocess.Popen(
-            [sys.executable, "-m", "partage", "run", "--memory", "1Gi", "--", "sleep", "60"],
+            [sys.executable, "-m", "partage", "-v", "run", "--memory", "1Gi", "--", "sleep", "60"],
             env=machine.environment,
             stderr=subprocess.PIPE,
+            text=True,
         )
-        wchan = Path(f"/proc/{waiting.pid}/wchan")
-        eventually(lambda: "setlk" in wchan.read_text())
+        words = ""
+        while "waiting" not in words:
+            words = waiting.stderr.readline()
+            assert words, "it did not wait"
         waiting.send_signal(signal.SIGINT)
-        assert waiting.wait(60) == 130
-        assert b"Traceback" not in waiting.communicate()[1]
+        assert waiting.wait(WAIT_S) == 130
+        assert "Traceback" not in waiting.stderr.read()
+        waiting.stderr.close()
     assert machine.hand_overs() == []
 
 

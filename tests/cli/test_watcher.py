@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -93,6 +94,17 @@ def test_a_process_whose_first_thread_ended_is_alive():
     assert find_process(slot) == process.pid
     process.kill()
     process.communicate()
+
+
+def test_the_number_of_a_thread_is_no_process():
+    over = threading.Event()
+    thread = threading.Thread(target=over.wait)
+    thread.start()
+    fields = Path(f"/proc/{thread.native_id}/stat").read_text().rpartition(")")[2].split()
+    assert start_time(thread.native_id) is None
+    assert find_process(slot_of(thread.native_id, start_time=int(fields[19]))) is None
+    over.set()
+    thread.join()
 
 
 def test_a_process_of_another_pid_namespace_is_found_by_its_inner_number():

@@ -115,9 +115,11 @@ def test_only_definitions_count_as_code(tmp_path: Path) -> None:
         "const char *sim_nvmlErrorString(nvmlReturn_t r) {\n}\n"
         "#define TWO(base, type) \\\n\tCUresult sim_##base ## _v2(type t) \\\n\t{ \\\n\t\treturn 0; \\\n\t}\n"
         "#define CALL(name) \\\n\tsim_##name(0)\n"
-        "TWO(cuCopy, int)\nTWO(cuFill,\n    long)\nCALL(cuUsed)\n"
+        "TWO(cuCopy, int)\nTWO(cuFill,\n    long)\nCALL(cuUsed)\nSHARED(nvmlGet, a(1))\n"
     )
-    assert set(sources.defined(tmp_path, "sim")) == {"cuInit", "cuFoo", "cuCopy_v2", "cuFill_v2", "nvmlErrorString"}
+    (tmp_path / "a.h").write_text("#define SHARED(name, value) nvmlReturn_t sim_##name(int *out) { return value; }\n")
+    by_macro = {"cuCopy_v2", "cuFill_v2", "nvmlGet"}
+    assert set(sources.defined(tmp_path, "sim")) == {"cuInit", "cuFoo", "nvmlErrorString"} | by_macro
     assert sources.defined(tmp_path, "hook") == {}
 
 

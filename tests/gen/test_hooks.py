@@ -119,10 +119,11 @@ print(json.dumps(out))
 
 def test_what_is_refused_is_not_said_to_be_there(run: Run) -> None:
     multicast, dma_buf, file_handles, pool_handles, pools, managed = 132, 124, 103, 119, 115, 83
-    ways = [multicast, dma_buf, pool_handles]
-    asked = [*ways, file_handles, pools, managed]
+    fabric_handles = 128
+    ways = [multicast, dma_buf, fabric_handles]
+    asked = [*ways, file_handles, pool_handles, pools, managed]
     limited = run(FEATURES, asked, CUDA_DEVICE_MEMORY_LIMIT="1g", PARTAGE_SIM="zero-nvswitch")
-    assert limited == [0, 0, 0, 1, 1, 1]
+    assert limited == [0, 0, 0, 1, 1, 1, 1]
     assert run(FEATURES, [multicast], PARTAGE_SIM="zero-nvswitch") == [1], "there is something to hide"
 
 

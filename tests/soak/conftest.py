@@ -34,9 +34,11 @@ def full() -> bool:
 class Tenant:
     """One process; `ask` returns the numbers that it answers, or None where it has died."""
 
-    def __init__(self, environment: dict[str, str], *starter: str) -> None:
+    def __init__(self, environment: dict[str, str], *starter: str, stderr: int | None = None) -> None:
         command = [*starter, str(TENANT)]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, env=environment
+        )
 
     def tell(self, command: str) -> None:
         with contextlib.suppress(BrokenPipeError):
@@ -44,8 +46,9 @@ class Tenant:
             self.process.stdin.flush()
 
     def answer(self) -> list[int] | None:
-        ready, _, _ = select.select([self.process.stdout], [], [], WATCHDOG_S)
-        assert ready, f"process {self.process.pid} hangs"
+        waiting = select.poll()  # select() takes no more than a thousand descriptors
+        waiting.register(self.process.stdout, select.POLLIN)
+        assert waiting.poll(WATCHDOG_S * 1000), f"process {self.process.pid} hangs"
         line = self.process.stdout.readline()
         return [int(word) for word in line.split()] if line else None
 
@@ -93,7 +96,10 @@ class Stage:
         return found | {"PARTAGE_DIR": str(entry.path)} if entry else found
 
     def tenant(self, entry: HandOver) -> Tenant:
-        made = Tenant(self.inside(entry))
+        return self.tenant_in(self.inside(entry))
+
+    def tenant_in(self, environment: dict[str, str]) -> Tenant:
+        made = Tenant(environment)
         self.tenants.append(made)
         return made
 

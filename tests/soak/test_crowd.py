@@ -1,15 +1,21 @@
-"""We test this aspect (C066): 300 processes of 50 containers that start together all get their first memory, none waits
-for another container, and no file is shared between containers. How long it took is printed, not judged."""
+"""We test these aspects (C066): 300 processes of 50 containers that start together all get their first memory, none
+waits for another container, and no file is shared between containers; so do a thousand that share one limit of the
+environment and one ledger that nobody made for them. How long it took is printed, not judged."""
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from .conftest import full
+
 if TYPE_CHECKING:
-    from .conftest import Stage
+    from collections.abc import Iterator
+
+    from .conftest import Stage, Tenant
 
 CONTAINERS = 50
 EACH = 6
@@ -42,8 +48,34 @@ def test_three_hundred_processes_start_together(stage: Stage) -> None:
         assert kept, f"process of {entry.name} does not use its own hand-over"
     assert [entry.ledger().used(stage.uuid) for entry in shares] == [EACH * 2 * MIB] * CONTAINERS
     assert {tenant.end() for _, tenant in tenants} == {0}
+    report(f"{len(tenants)} processes of {CONTAINERS} containers", answers)
+
+
+def report(who: str, answers: list[list[int] | None]) -> None:
     times = sorted(answer[1] for answer in answers if answer)
     p95, most = times[int(len(times) * 0.95)] / 1e9, times[-1] / 1e9
-    print(
-        f"{len(times)} processes of {CONTAINERS} containers: first memory after {p95:.2f} s (p95), {most:.2f} s (last)"
-    )
+    print(f"{who}: first memory after {p95:.2f} s (p95), {most:.2f} s (last)")
+
+
+@pytest.fixture
+def many_descriptors() -> Iterator[None]:
+    """Two pipes a process: more than the usual limit of a thousand."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before[1], before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("many_descriptors")
+def test_a_thousand_processes_start_together_alone(stage: Stage) -> None:
+    inside = stage.inside(None, CUDA_DEVICE_MEMORY_LIMIT="64g", PARTAGE_CONTEXT_MEMORY="0")
+    tenants: list[Tenant] = [stage.tenant_in(inside) for _ in range(1000 if full() else 100)]
+    for tenant in tenants:
+        tenant.tell("init")
+    answers = [tenant.answer() for tenant in tenants]
+    assert all(answer and answer[0] == 0 for answer in answers), answers
+    error, free, total = tenants[0].ask("info")
+    assert (error, total - free) == (0, len(tenants) * 2 * MIB)
+    assert {tenant.end() for tenant in tenants} == {0}
+    report(f"{len(tenants)} processes under one limit of the environment", answers)

@@ -6,19 +6,15 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from partage.run.handover import HandOver
+from tests.narration import Narration
 
 from .conftest import TENANT, WATCHDOG_S, Stage, Tenant, full
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 MIB = 1 << 20
 AT_ONCE = 8
@@ -59,26 +55,18 @@ def crowd(environment: dict[str, str]) -> None:
     assert not faults, f"{len(faults)} of {count()}, the first: {faults[0]}"
 
 
-def eventually(holds: Callable[[], bool]) -> bool:
-    """Whether it holds before the watchdog barks."""
-    until = time.monotonic() + WATCHDOG_S
-    while not holds():
-        if time.monotonic() > until:
-            return False
-        time.sleep(0.01)
-    return True
-
-
 @pytest.mark.timeout(1800)
 def test_watched_share(stage: Stage) -> None:
-    run = (sys.executable, "-m", "partage", "run", "--memory", "64Mi", "--")
-    holder = Tenant(stage.environment, *run)
+    run = (sys.executable, "-m", "partage", "-vv", "run", "--memory", "64Mi", "--")
+    watcher = Narration()
+    holder = Tenant(stage.environment, *run, stderr=watcher.write_end)
+    watcher.begin()
     stage.tenants.append(holder)
     assert holder.ask("init")[0] == 0
     (policy,) = Path(stage.environment["XDG_RUNTIME_DIR"]).rglob("policy")
     entry = HandOver(policy.parent)
     crowd(stage.inside(entry))
-    assert eventually(lambda: len(entry.ledger().slots) == 1), entry.ledger().slots
+    watcher.until(lambda: len(entry.ledger().slots) == 1)
     ledger = entry.ledger()
     assert ledger.used(stage.uuid) == stage.real_use(ledger.slots[0].host_pid) == 2 * MIB
     assert ledger.reclaimed >= ends_by_kill()

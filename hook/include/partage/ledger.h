@@ -12,9 +12,10 @@
  * death, drops it after the process's descriptors, the driver's among them.
  * Dead = the lock can be had, and, where the slot's pid namespace is the observer's own, no process with that pid and
  * start time is left (a zombie whose threads are all gone counts as gone).
- * Byte PTG_LOCK_SETUP is held while the file is initialised or a device is claimed, and, where the file is one that its
- * last user removes, while a slot is taken; never across a driver call. Byte PTG_LOCK_WATCH is held by whoever watches
- * from outside (agent, `partage run`).
+ * Byte PTG_LOCK_SETUP is held while the file is initialised or a device is claimed; never across a driver call. Where
+ * the file is one that its last user removes, byte PTG_LOCK_REMOVE is held for reading while a slot is taken, so that
+ * those who start do not wait for each other, and for writing while it is removed. Byte PTG_LOCK_WATCH is held by
+ * whoever watches from outside (agent, `partage run`).
  *
  * Taking a slot: a free one is locked, seen still free, its `done` words brought to zero, its identity written,
  * `generation` counted up, and `state` stored last. `hint` is where a search may begin; slots at and above `high` were
@@ -35,7 +36,8 @@
  *   3. where done(s) carries number n+1 (its last change was made one whole turn of the counter ago), store
  *      done(s) = (done(s).used, n): else it would pass for the completion of this change.
  *      Likewise `completed` = W where it is what W becomes in step 4. Store s.next = (done(s).used + delta, n+1).
- *   4. compare-and-swap W: (used, t, n) -> (used + delta, s, n+1). On failure go back to 1.
+ *   4. compare-and-swap W: (used, t, n) -> (used + delta, s, n+1). On failure go back to 1, after a fixed number of
+ *      rounds in which the line is left to whoever has it: it then makes its next changes without fetching it again.
  *   5. complete change n+1 (store s.done = s.next, then `completed` = W of step 4): may be left to whoever comes next.
  *      `completed` spares the next comer, whose cache has just fetched the line of W, the line of slot t, and slot t's
  *      owner the way back of that line. It is a hint: whoever does not store it leaves the next comer to look.
@@ -66,8 +68,9 @@
 #define PTG_SEQ_MASK   0x3fffffu
 
 /* OFD lock bytes behind the slots' */
-#define PTG_LOCK_SETUP 4096
-#define PTG_LOCK_WATCH 4097
+#define PTG_LOCK_SETUP  4096
+#define PTG_LOCK_WATCH  4097
+#define PTG_LOCK_REMOVE 4098
 
 /* ptg_slot.state */
 #define PTG_SLOT_FREE   0

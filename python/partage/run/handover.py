@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import structlog
+
 from partage import locks
 from partage._abi import lib
 from partage.model import (
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from partage.model import Device
+
+log = structlog.get_logger("partage.handover")
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +156,8 @@ def registry(root: Path) -> Iterator[None]:
         step = "only the owner of the hand-overs may change them"
         raise PolicyError(str(path), error.strerror or error, "a file that we may change", step) from error
     try:
+        if not locks.try_lock(fd, 0):
+            log.info("waiting for another command that adds up the shares", lock=str(path))
         with locks.locked(fd, 0):
             yield
     finally:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from partage.model import DeviceError, LedgerError
-from partage.run.processes import find_process
+from partage.run.processes import find_process, is_process_of
 from partage.shm import Ledger, Policy, PolicyFile, Slot, WatchedLedger
 
 if TYPE_CHECKING:
@@ -106,10 +106,10 @@ class Watcher:
             if news or time.monotonic() >= self._correct_at:
                 self._correct()
         except LedgerError as error:
-            log.warning("ledger cannot be used; the container is closed", error=str(error))
             self._broken = True
             self.selector.unregister(self._bell)
             self._policy.shut()
+            log.warning("ledger cannot be used; the container is closed", error=str(error))
 
     def settle(self) -> None:
         """Reclaim all that has ended by now, including what is not readable on its pidfd for another moment."""
@@ -198,7 +198,7 @@ class Watcher:
         except ProcessLookupError:
             self._reclaim(slot, dead=False)
             return
-        if find_process(slot) != pid:  # the number was given to another process in between
+        if not is_process_of(slot, pid):  # the number was given to another process in between
             os.close(pidfd)
             self._reclaim(slot, dead=False)
             return
@@ -237,14 +237,20 @@ class Watcher:
         alone = context if context == context_before else None
         self._before[uuid] = (overhead, context)
 
+        changes: dict[str, int | None] = {}
+
         def change(policy: Policy) -> Policy:
             present = policy.device(uuid)
             if present is None:
                 return policy
             known = min((bytes_ for bytes_ in (present.context, alone) if bytes_ is not None), default=None)
+            if (present.overhead, present.context) != (settled, known):
+                changes.update(overhead=settled, context=known)
             return policy.changed(uuid, overhead=settled, context=known)
 
         self._policy.update(change)
+        if changes:
+            log.debug("corrected", device=uuid, **changes)
 
 
 def _context(snapshot: Ledger, index: int, real: dict[int, int]) -> int | None:

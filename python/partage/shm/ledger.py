@@ -205,11 +205,10 @@ class WatchedLedger:
             self._fd = os.open(path, os.O_RDWR | OPEN_FLAGS)
         except OSError as error:
             raise _defect(str(path), error.strerror or error, "a file that we may change") from error
-        try:
+        with contextlib.ExitStack() as half_made:
+            half_made.callback(os.close, self._fd)
             self._open()
-        except BaseException:
-            os.close(self._fd)
-            raise
+            half_made.pop_all()
         self._closing = False
         self._thread: threading.Thread | None = None
 

@@ -11,6 +11,7 @@ Every defect of a file is a PolicyError; nothing in a file can raise anything el
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import time
@@ -210,10 +211,15 @@ class PolicyFile:
     """A policy that we write: changed in place, so that every process that maps it sees the change at once."""
 
     def __init__(self, path: Path, fd: int) -> None:
+        """Take a descriptor of the file over; it is closed where this fails."""
         self.path = path
         self._fd = fd
-        self._lock = _open_lock(path)
-        self._map = mmap.mmap(fd, SIZE)
+        with contextlib.ExitStack() as half_made:
+            half_made.callback(os.close, fd)
+            self._lock = _open_lock(path)
+            half_made.callback(os.close, self._lock)
+            self._map = mmap.mmap(fd, SIZE)
+            half_made.pop_all()
         self._shared = ffi.from_buffer("struct ptg_policy *", self._map)
         self._last: Policy | None = None
 
@@ -222,7 +228,7 @@ class PolicyFile:
         """Make the file with this content (readable for everyone who can reach its directory)."""
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         os.ftruncate(fd, SIZE)
-        file = cls._of(path, fd)
+        file = cls(path, fd)
         file.update(lambda _: policy)
         return file
 
@@ -237,16 +243,7 @@ class PolicyFile:
         if size < SIZE:
             os.close(fd)
             raise _defect(str(path), f"{size} bytes", f"a policy has {SIZE}")
-        return cls._of(path, fd)
-
-    @classmethod
-    def _of(cls, path: Path, fd: int) -> Self:
-        """Wrap a descriptor, which is closed where that fails."""
-        try:
-            return cls(path, fd)
-        except BaseException:
-            os.close(fd)
-            raise
+        return cls(path, fd)
 
     def update(self, change: Callable[[Policy], Policy]) -> Policy:
         """Apply `change` to what the file says now and return the result.

@@ -9,6 +9,7 @@ cache shows to everybody at once, so a foreign or cut file is an error and never
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import struct
@@ -153,11 +154,10 @@ class Machine:
             raise NotFoundError(subject, "does not exist", _MADE_FIRST, _MAKE) from error
         except OSError as error:
             raise DeviceError(subject, error.strerror, "a file of your own", "set PARTAGE_SIM_DIR") from error
-        try:
+        with contextlib.ExitStack() as half_made:
+            half_made.callback(os.close, self.fd)
             self._check(subject)
-        except BaseException:
-            os.close(self.fd)
-            raise
+            half_made.pop_all()
 
     def _check(self, subject: str) -> None:
         found = self._head()

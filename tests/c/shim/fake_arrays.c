@@ -4,7 +4,7 @@
  */
 #include <pthread.h>
 
-#include "fake_driver.h"
+#include "fake_parts.h"
 
 #define ARRAYS 4096
 

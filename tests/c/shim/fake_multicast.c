@@ -3,7 +3,7 @@
  */
 #include <pthread.h>
 
-#include "fake_driver.h"
+#include "fake_parts.h"
 
 #define OBJECTS 256
 #define FIRST   4096 /* above the handles of memory */

@@ -117,7 +117,7 @@ uint64_t partage_sim_calls(const char *name);
 struct crew {
 	int gate[2]; /* closed by the parent: go */
 	int ready[2];
-	pid_t pid[64];
+	pid_t pid[256];
 	unsigned count;
 };
 

@@ -18,6 +18,7 @@ static struct {
 	uint64_t begin, end; /* code of libvgpu.so */
 	unsigned count; /* executed in it */
 	unsigned last; /* before this one the action is taken; 0: never */
+	bool (*ready)(void); /* or, where this is given, before the first at which it says so */
 	void (*action)(void);
 } steps;
 
@@ -32,7 +33,10 @@ static void steps_take(int signal, siginfo_t *info, void *context)
 	uint64_t at = (uint64_t)uc->uc_mcontext.gregs[REG_RIP];
 	(void)signal;
 	(void)info;
-	if (at < steps.begin || at >= steps.end || ++steps.count != steps.last)
+	if (at < steps.begin || at >= steps.end)
+		return;
+	steps.count++;
+	if (steps.ready != NULL ? !steps.ready() : steps.count != steps.last)
 		return;
 	uc->uc_mcontext.gregs[REG_EFL] &= ~STEPS_TRAP_FLAG; /* the rest runs at full speed */
 	steps.action();

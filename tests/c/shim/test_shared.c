@@ -17,6 +17,7 @@ struct held {
 	CUmemGenericAllocationHandle handle;
 	CUipcMemHandle ipc;
 	CUexternalMemory object;
+	CUmipmappedArray mipmap; /* of it, beside the buffer */
 	CUmemoryPool pool;
 	CUmemPoolPtrExportData pointer;
 };
@@ -82,17 +83,27 @@ static void give(struct held *h)
 	}
 }
 
+static void map_external(struct held *h)
+{
+	CUDA_EXTERNAL_MEMORY_BUFFER_DESC buffer = {.size = BYTES};
+	CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC mipmap = {
+	        .offset = GIB,
+	        .arrayDesc = {.Width = 1000, .Height = 1000, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 4},
+	        .numLevels = 4};
+	OK(cuExternalMemoryGetMappedBuffer(&h->p, h->object, &buffer));
+	OK(cuExternalMemoryGetMappedMipmappedArray(&h->mipmap, h->object, &mipmap));
+}
+
 static CUresult take_external(struct held *h)
 {
 	CUDA_EXTERNAL_MEMORY_HANDLE_DESC desc = {.type = CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD, .size = BYTES};
-	CUDA_EXTERNAL_MEMORY_BUFFER_DESC buffer = {.size = BYTES};
 	desc.handle.fd = receive_fd(line[1]);
 	CUresult error = cuImportExternalMemory(&h->object, &desc);
 	if (error != CUDA_SUCCESS) {
 		close(desc.handle.fd); /* else it is the driver's */
 		return error;
 	}
-	OK(cuExternalMemoryGetMappedBuffer(&h->p, h->object, &buffer));
+	map_external(h);
 	return CUDA_SUCCESS;
 }
 
@@ -142,6 +153,8 @@ static void let_go(struct held *h)
 		OK(cuDestroyExternalMemory(h->object));
 		CHECK(held(0) >= BYTES && used() >= BYTES, "the buffer keeps it: held %lu", (unsigned long)held(0));
 		OK(cuMemFree_v2(h->p));
+		CHECK(held(0) >= BYTES && used() >= BYTES, "the mip-map, too: held %lu", (unsigned long)held(0));
+		OK(cuMipmappedArrayDestroy(h->mipmap));
 	} else if (vmm) {
 		unmap(h);
 	} else if (pool) {
@@ -197,19 +210,6 @@ static void maker(void)
 	_exit(0);
 }
 
-static pid_t begin(void)
-{
-	CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, line) == 0, "socketpair");
-	pid_t child = fork();
-	CHECK(child >= 0, "fork");
-	if (child == 0) {
-		close(line[1]);
-		maker();
-	}
-	close(line[0]);
-	return child;
-}
-
 static void ask(char what)
 {
 	CHECK(write(line[1], &what, 1) == 1, "the maker is gone");
@@ -225,8 +225,7 @@ static void ask_for_one(void)
 
 static void end(pid_t child)
 {
-	kill(child, SIGKILL);
-	CHECK(waitpid(child, NULL, 0) == child, "waitpid");
+	end_maker(child);
 	close(line[1]);
 }
 
@@ -245,7 +244,7 @@ static void one_container(void)
 	pid_t child[3];
 	int to[3];
 	for (int i = 0; i < 3; i++) { /* all before this process has a context */
-		child[i] = begin();
+		child[i] = begin_maker(line, maker);
 		to[i] = line[1];
 	}
 	line[1] = to[0];
@@ -286,7 +285,7 @@ static void two_containers(const char *limit, bool fits)
 {
 	struct held h = {0};
 	CUdeviceptr p;
-	pid_t child = begin();
+	pid_t child = begin_maker(line, maker);
 	ask_for_one();
 	setenv("CUDA_DEVICE_MEMORY_LIMIT", limit, 1);
 	start(0);
@@ -329,12 +328,34 @@ static void one(const char *limit, bool fits)
 	one_container();
 }
 
+/* What is mapped of external memory ends with the context. */
+static void mapped_in_a_context(const char *limit, bool fits)
+{
+	struct held h = {0};
+	CUcontext context;
+	(void)limit, (void)fits;
+	pid_t child = begin_maker(line, maker);
+	ask_for_one();
+	start(0);
+	OK(cuCtxCreate_v2(&context, 0, 0));
+	OK(take(&h));
+	OK(cuDestroyExternalMemory(h.object));
+	ask('f');
+	expect(BYTES, "mapped");
+	OK(cuCtxDestroy_v2(context));
+	start(0);
+	expect(0, "the context is gone");
+	end(child);
+}
+
 int main(int argc, char **argv)
 {
 	external = argc > 1 && strcmp(argv[1], "external") == 0;
 	vmm = external || (argc > 1 && strcmp(argv[1], "vmm") == 0);
 	pool = argc > 1 && strcmp(argv[1], "pool") == 0;
 	in_child(one, NULL, true);
+	if (external)
+		in_child(mapped_in_a_context, NULL, true);
 	in_child(two_containers, "5g", true);
 	in_child(two_containers, "2g", false);
 	return 0;

@@ -122,12 +122,29 @@ static void managed_is_refused(void)
 	IS(cuMemCreate(&h, GRANULE, &prop, 0), CUDA_ERROR_NOT_SUPPORTED);
 }
 
+/* Handles that other machines could import: never given out, and this driver has none either. */
+static void fabric_is_refused(void)
+{
+	CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+	                            .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+	CUmemGenericAllocationHandle h;
+	CUmemFabricHandle fabric = {{7}};
+	int supported = 1;
+	OK(cuDeviceGetAttribute(&supported, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED, 0));
+	CHECK(supported == 0, "said to be there");
+	OK(cuMemCreate(&h, GRANULE, &prop, 0));
+	IS(cuMemExportToShareableHandle(&fabric, h, CU_MEM_HANDLE_TYPE_FABRIC, 0), CUDA_ERROR_INVALID_VALUE);
+	CHECK(fabric.data[0] == 7 && fabric.data[1] == 0, "a handle was written");
+	OK(cuMemRelease(h));
+}
+
 int main(void)
 {
 	CUcontext context = start(0);
 	senseless_ranges();
 	many_in_a_range();
 	managed_is_refused();
+	fabric_is_refused();
 	lifetimes();
 	uint64_t before = used();
 	CHECK(before == 3 * GIB, "three handles are left: charged %lu", (unsigned long)before);

@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 
 #include "memory_test.h"
+#include "pass_fd.h"
 
 #define SIZE (8 * GIB)
 
@@ -12,48 +13,6 @@ static const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
                                          .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
 static const CUmemAccessDesc read_write = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0},
                                            .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-
-/* One byte is a command or its answer. */
-static void say(int fd, char byte)
-{
-	CHECK(write(fd, &byte, 1) == 1, "say");
-}
-
-static char hear(int fd)
-{
-	char byte = 0;
-
-	CHECK(read(fd, &byte, 1) == 1, "the other process is gone");
-	return byte;
-}
-
-static void send_fd(int socket, int fd)
-{
-	char control[CMSG_SPACE(sizeof fd)] = {0}, byte = 0;
-	struct iovec data = {&byte, 1};
-	struct msghdr message = {
-	        .msg_iov = &data, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
-	struct cmsghdr *part = CMSG_FIRSTHDR(&message);
-
-	part->cmsg_level = SOL_SOCKET;
-	part->cmsg_type = SCM_RIGHTS;
-	part->cmsg_len = CMSG_LEN(sizeof fd);
-	memcpy(CMSG_DATA(part), &fd, sizeof fd);
-	CHECK(sendmsg(socket, &message, 0) == 1, "send");
-}
-
-static int receive_fd(int socket)
-{
-	char control[CMSG_SPACE(sizeof(int))], byte;
-	struct iovec data = {&byte, 1};
-	struct msghdr message = {
-	        .msg_iov = &data, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
-	int fd;
-
-	CHECK(recvmsg(socket, &message, 0) == 1 && CMSG_FIRSTHDR(&message), "receive");
-	memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof fd);
-	return fd;
-}
 
 static CUdeviceptr map_whole(CUmemGenericAllocationHandle handle)
 {
@@ -133,9 +92,9 @@ static void card_counts(int gib)
 	CHECK(the_machine()->device[0].peak <= SIZE, "counted more than once: peak %lu", the_machine()->device[0].peak);
 }
 
-static void tell(int socket, char command)
+static void command(int socket, char what)
 {
-	say(socket, command);
+	say(socket, what);
 	CHECK(hear(socket) == 'd', "done");
 }
 
@@ -148,9 +107,9 @@ static void kill_child(pid_t child)
 static void introduce(const int *to_maker, const int *to_importer, pid_t *made, pid_t *imported)
 {
 	*made = start_child(maker, to_maker[1]);
+	*imported = start_child(importer, to_importer[1]); /* before there is a descriptor that it would inherit */
 	int fd = receive_fd(to_maker[0]);
 	in_child(card_counts, 8);
-	*imported = start_child(importer, to_importer[1]);
 	send_fd(to_importer[0], fd);
 	close(fd);
 	CHECK(hear(to_importer[0]) == 'r', "ready");
@@ -170,27 +129,27 @@ static void both_ways(bool by_kill)
 	if (by_kill)
 		kill_child(made);
 	else
-		tell(to_maker[0], 'u');
+		command(to_maker[0], 'u');
 	in_child(card_counts, 8);
 	CHECK(bytes_of(imported) == SIZE, "the importer pays now: %lu", bytes_of(imported));
-	tell(to_importer[0], '?');
+	command(to_importer[0], '?');
 	if (by_kill)
 		kill_child(imported);
 	else
-		tell(to_importer[0], 'u');
+		command(to_importer[0], 'u');
 	in_child(card_counts, 0);
 	if (!by_kill)
 		kill_child(made), kill_child(imported);
 	/* the importer goes first */
 	introduce(to_maker, to_importer, &made, &imported);
-	tell(to_importer[0], '?');
+	command(to_importer[0], '?');
 	if (by_kill)
 		kill_child(imported);
 	else
-		tell(to_importer[0], 'u');
+		command(to_importer[0], 'u');
 	in_child(card_counts, 8);
 	CHECK(bytes_of(made) == SIZE, "the maker pays still: %lu", bytes_of(made));
-	tell(to_maker[0], 'u');
+	command(to_maker[0], 'u');
 	in_child(card_counts, 0);
 	kill_child(made);
 	if (!by_kill)

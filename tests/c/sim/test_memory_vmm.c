@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 
 #include "memory_test.h"
+#include "pass_fd.h"
 
 static uint64_t before;
 static CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
@@ -160,34 +161,6 @@ static void thousands(void)
 		OK(cuMemRelease(handle[i]));
 	CHECK(held() == before, "%lu left", held() - before);
 	OK(cuMemAddressFree(p, HANDLES * 20 * MIB));
-}
-
-static void send_fd(int socket, int fd)
-{
-	char control[CMSG_SPACE(sizeof fd)] = {0}, byte = 0;
-	struct iovec data = {&byte, 1};
-	struct msghdr message = {
-	        .msg_iov = &data, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
-	struct cmsghdr *part = CMSG_FIRSTHDR(&message);
-
-	part->cmsg_level = SOL_SOCKET;
-	part->cmsg_type = SCM_RIGHTS;
-	part->cmsg_len = CMSG_LEN(sizeof fd);
-	memcpy(CMSG_DATA(part), &fd, sizeof fd);
-	CHECK(sendmsg(socket, &message, 0) == 1, "send");
-}
-
-static int receive_fd(int socket)
-{
-	char control[CMSG_SPACE(sizeof(int))], byte;
-	struct iovec data = {&byte, 1};
-	struct msghdr message = {
-	        .msg_iov = &data, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
-	int fd;
-
-	CHECK(recvmsg(socket, &message, 0) == 1 && CMSG_FIRSTHDR(&message), "receive");
-	memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof fd);
-	return fd;
 }
 
 static CUdeviceptr map_whole(CUmemGenericAllocationHandle handle, size_t size)
