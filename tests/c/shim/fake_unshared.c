@@ -2,8 +2,8 @@
  * charged to its maker, and no pool is exported.
  */
 #include "fake_driver.h"
-#include "pool.h"
 #include "gate.h"
+#include "pool.h"
 #include "share.h"
 
 struct vgpu_share_key vgpu_share_key_of_bytes(const void *bytes, size_t count)
