@@ -101,7 +101,9 @@ void arb_judge(struct arb_account *a, uint64_t now)
 	const struct arb_share *s = &a->share;
 
 	a->right = ARB_RIGHT_NONE;
-	if (a->owed || a->undrained || a->missed_until > now)
+	if (a->owed || a->missed_until > now)
+		return;
+	if (a->undrained && !a->joins) /* one that joins may be waiting for its like on another device */
 		return;
 	if (s->share_class == PTG_CLASS_FIXED) {
 		if (s->cores && (a->tokens > 0 || in_quantum(a)))
