@@ -65,6 +65,7 @@ struct arb_account {
 	uint64_t owed;  /* ns found by an audit; repaid from the share before there is another turn */
 	uint64_t vtime; /* surplus used by weight; compared by difference */
 	enum arb_right right; /* at the latest decision */
+	enum arb_right entitled; /* the same, but for the quantum that it is in */
 	enum arb_right kind;  /* of its turn: which bucket pays */
 	enum arb_role role, closed_role;
 	bool met;       /* a claim has come */

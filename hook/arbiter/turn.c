@@ -24,8 +24,8 @@ void arb_begin_quantum(struct arb_account *a, uint64_t now)
 
 	a->began_at = now;
 	a->spent = 0;
-	if (a->right != ARB_RIGHT_NONE)
-		a->kind = a->right;
+	if (a->entitled != ARB_RIGHT_NONE)
+		a->right = a->kind = a->entitled;
 	if (a->kind == ARB_RIGHT_SURPLUS && (int64_t)(a->vtime - d->vfloor) > 0)
 		d->vfloor = a->vtime;
 }
@@ -121,7 +121,7 @@ static bool over(const struct arb_account *h, uint64_t now)
 static bool ends(struct arb *arb, const struct arb_account *h, const struct arb_account *next, uint64_t now)
 {
 	const bool late = now >= h->turn.deadline && (!h->claim.busy || h->claim.wants);
-	const bool again = h->right != ARB_RIGHT_NONE;
+	const bool again = h->entitled != ARB_RIGHT_NONE;
 
 	if (h->owed)
 		return true;
