@@ -39,6 +39,8 @@
 #define ARB_MISSED (20 * ARB_MS)  /* who did not use its turn is passed over for this long, doubled each time */
 #define ARB_GANG   (1000 * ARB_MS) /* devices that a tenant used within this are given to it together */
 #define ARB_REPORT (10000 * ARB_MS) /* an account with kernels longer than the guard is reported once in this */
+#define ARB_HELP   (6 * ARB_MS) /* who drains for longer than this on one device may need a launch on another */
+#define ARB_HELPS  4 /* so many, each time it is closed */
 #define ARB_SOON   (100000)       /* ns: arb_decide() asks to be called no sooner than this */
 #define ARB_STEP   (10000 * ARB_MS) /* more time than this at once is taken as this: no overflow */
 #define ARB_EVENTS 64
@@ -63,6 +65,7 @@ struct arb_account {
 	uint64_t owed;  /* ns found by an audit; repaid from the share before there is another turn */
 	uint64_t vtime; /* surplus used by weight; compared by difference */
 	enum arb_right right; /* at the latest decision */
+	enum arb_right entitled; /* the same, but for the quantum that it is in */
 	enum arb_right kind;  /* of its turn: which bucket pays */
 	enum arb_role role, closed_role;
 	bool met;       /* a claim has come */
@@ -72,6 +75,8 @@ struct arb_account {
 	bool used;      /* had work in flight in this turn */
 	bool gang;      /* its turn is one with its tenant's others */
 	bool recent;    /* had work in flight within ARB_RECENT */
+	bool helps;     /* open for one launch, for which its tenant's work on another device may be waiting */
+	int helped;     /* how often since it was closed */
 	bool joins;     /* asks because its tenant asks for another device of its gang */
 	uint64_t opened_at, closed_at, began_at; /* began_at: of the quantum */
 	uint64_t spent;    /* device time in this quantum */
@@ -106,7 +111,9 @@ struct arb_tenant_state {
 	bool used;
 	struct arb_account *account[ARB_DEVICES]; /* by arb_device() */
 	uint64_t gang; /* devices, by rank in UUID order, on which it works, worked or waits; set by each decision */
+	uint64_t helped_at; /* when a launch was last let through to help its others */
 	bool wants;    /* on any of them */
+	bool drains;   /* on any */
 };
 
 struct arb {
@@ -133,6 +140,17 @@ static inline uint64_t arb_most(uint64_t a, uint64_t b)
 static inline uint64_t arb_since(uint64_t now, uint64_t since)
 {
 	return now > since ? now - since : 0;
+}
+
+/* Its work in flight waits for something that does not come by itself: nobody waits for it any more. */
+static inline bool arb_stuck(const struct arb *arb, const struct arb_account *a)
+{
+	return !a->turn.open && (a->draining || a->undrained) && arb->now - a->closed_at > ARB_STALE;
+}
+
+static inline bool arb_several(const struct arb_tenant_state *t)
+{
+	return (t->gang & (t->gang - 1)) != 0;
 }
 
 static inline bool arb_in_flight(const struct arb_account *a)

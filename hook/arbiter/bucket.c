@@ -90,25 +90,28 @@ void arb_set_share(struct arb_account *a, const struct arb_share *share)
 		a->tokens = 1;
 }
 
-/* A turn by guarantee goes on to the end of its quantum, into debt. */
-static bool in_quantum(const struct arb_account *a)
+/* What its buckets give it a right to. */
+static enum arb_right entitled(const struct arb_account *a, uint64_t now)
 {
-	return a->turn.open && a->kind == ARB_RIGHT_GUARANTEED && a->spent < a->device->quantum;
+	const struct arb_share *s = &a->share;
+
+	if (a->owed || a->missed_until > now)
+		return ARB_RIGHT_NONE;
+	if (a->undrained && !a->joins) /* one that joins may be waiting for its like on another device */
+		return ARB_RIGHT_NONE;
+	if (s->share_class == PTG_CLASS_FIXED)
+		return s->cores && a->tokens > 0 ? ARB_RIGHT_GUARANTEED : ARB_RIGHT_NONE;
+	if (s->ceiling < 1000 && a->ceiling_tokens <= 0)
+		return ARB_RIGHT_NONE;
+	return s->cores && a->tokens > 0 ? ARB_RIGHT_GUARANTEED : ARB_RIGHT_SURPLUS;
 }
 
 void arb_judge(struct arb_account *a, uint64_t now)
 {
-	const struct arb_share *s = &a->share;
-
-	a->right = ARB_RIGHT_NONE;
-	if (a->owed || a->undrained || a->missed_until > now)
-		return;
-	if (s->share_class == PTG_CLASS_FIXED) {
-		if (s->cores && (a->tokens > 0 || in_quantum(a)))
-			a->right = ARB_RIGHT_GUARANTEED;
-	} else if (s->ceiling >= 1000 || a->ceiling_tokens > 0) {
-		a->right = s->cores && (a->tokens > 0 || in_quantum(a)) ? ARB_RIGHT_GUARANTEED : ARB_RIGHT_SURPLUS;
-	}
+	a->right = a->entitled = entitled(a, now);
+	/* A turn by guarantee goes on to the end of its quantum, into debt. */
+	if (a->turn.open && a->kind == ARB_RIGHT_GUARANTEED && a->spent < a->device->quantum && !a->owed)
+		a->right = ARB_RIGHT_GUARANTEED;
 }
 
 /* When `tokens` are more than none, at `rate` permille. */

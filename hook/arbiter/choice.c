@@ -2,8 +2,8 @@
  *
  * Guaranteed work first: by priority, then who has been kept waiting longest for its share (tokens / cores). Then
  * surplus: by priority, then least virtual time. A tenant that works on several devices takes them in UUID order and
- * only where it has a right on all of them, so that two such tenants never wait for each other; a device where it has
- * work in flight already counts as had, since that work may be waiting for its partner on another.
+ * only where it has a right on all of them, so that two such tenants never wait for each other. A device where its work
+ * has been in flight for long counts as had: that work may be waiting for its partner on another.
  * Called by turn.c and lend.c. Nothing here changes any state.
  */
 #include "arbiter_core.h"
@@ -13,7 +13,7 @@ static bool keeps_others(const struct arb_account *a)
 {
 	const struct arb_tenant_state *t = a->owner;
 
-	if (!(t->gang & (t->gang - 1)))
+	if (!arb_several(t))
 		return false;
 	for (int i = 0; i < ARB_DEVICES; i++)
 		if (t->account[i] && t->account[i] != a && t->account[i]->role >= ARB_RESERVED)
@@ -82,7 +82,7 @@ static bool in_order(struct arb *arb, const struct arb_account *a)
 	const uint64_t gang = a->owner->gang;
 	bool before = true;
 
-	if (!(gang & (gang - 1)))
+	if (!arb_several(a->owner))
 		return true;
 	for (int rank = 0; rank < arb->devices; rank++) {
 		const struct arb_device_state *d = arb->order[rank];
@@ -92,7 +92,7 @@ static bool in_order(struct arb *arb, const struct arb_account *a)
 			before = false;
 			continue;
 		}
-		if (!(gang >> rank & 1) || b->role >= ARB_RESERVED || arb_in_flight(b))
+		if (!(gang >> rank & 1) || b->role >= ARB_RESERVED || arb_stuck(arb, b))
 			continue;
 		if (before || b->right == ARB_RIGHT_NONE)
 			return false;
@@ -102,6 +102,8 @@ static bool in_order(struct arb *arb, const struct arb_account *a)
 
 static bool asks(const struct arb_account *a)
 {
+	if (a->helps)
+		return false;
 	if (a->role == ARB_BORROWER)
 		return a->claim.busy || a->claim.wants;
 	return a->claim.wants || a->joins;
@@ -122,7 +124,7 @@ struct arb_account *arb_choose(struct arb *arb, struct arb_device_state *d)
 	return best;
 }
 
-/* On every device of its gang but `but` the tenant is next or has work in flight, and no turn is being waited for. */
+/* On every device of its gang but `but` the tenant is next, or stuck, and no turn is being waited for. */
 bool arb_gang_kept(struct arb *arb, const struct arb_tenant_state *t, const struct arb_device_state *but)
 {
 	for (int rank = 0; rank < arb->devices; rank++) {
@@ -131,7 +133,7 @@ bool arb_gang_kept(struct arb *arb, const struct arb_tenant_state *t, const stru
 
 		if (!a || d == but || (!(t->gang >> rank & 1) && a->role != ARB_RESERVED))
 			continue;
-		if (a->role < ARB_RESERVED && !arb_in_flight(a))
+		if (a->role < ARB_RESERVED && !arb_stuck(arb, a))
 			return false;
 		if (a->role != ARB_RESERVED)
 			continue;

@@ -11,7 +11,30 @@ static bool busy_lately(const struct arb_account *a, uint64_t now, uint64_t span
 	return a->claim.busy || (a->claim.idle_since && arb_since(now, a->claim.idle_since) < span);
 }
 
-/* Rights, activity and the quantum of a device; the tenants' wishes. */
+/* On which devices each tenant works, and whether it asks for any. */
+static void survey_tenants(struct arb *arb, uint64_t now)
+{
+	for (int rank = 0; rank < arb->devices; rank++)
+		for (int i = 0; i < arb->order[rank]->accounts; i++) {
+			struct arb_tenant_state *t = arb->order[rank]->account[i]->owner;
+
+			t->gang = 0;
+			t->wants = t->drains = false;
+		}
+	for (int rank = 0; rank < arb->devices; rank++)
+		for (int i = 0; i < arb->order[rank]->accounts; i++) {
+			const struct arb_account *a = arb->order[rank]->account[i];
+
+			if (!a->share.gated)
+				continue;
+			if (a->claim.wants || busy_lately(a, now, ARB_GANG))
+				a->owner->gang |= UINT64_C(1) << rank;
+			a->owner->wants |= a->claim.wants && !a->turn.open;
+			a->owner->drains |= !a->turn.open && arb_in_flight(a);
+		}
+}
+
+/* Rights, activity and the quantum of a device. */
 static void survey(struct arb_device_state *d, int rank, uint64_t now)
 {
 	d->active = d->waiting = 0;
@@ -22,16 +45,14 @@ static void survey(struct arb_device_state *d, int rank, uint64_t now)
 
 		if (!a->share.gated)
 			continue;
-		arb_judge(a, now);
+		a->joins = arb_several(a->owner) && (a->owner->gang >> rank & 1) && a->owner->wants;
 		a->recent = busy_lately(a, now, ARB_RECENT);
+		arb_judge(a, now);
 		if (a->recent || a->claim.wants) {
 			d->active++;
 			d->demand += arb_demand(a);
 		}
 		d->waiting += a->claim.wants && !a->turn.open;
-		if (a->claim.wants || busy_lately(a, now, ARB_GANG))
-			a->owner->gang |= UINT64_C(1) << rank;
-		a->owner->wants |= a->claim.wants && !a->turn.open;
 	}
 	d->quantum = d->active > 2 ? ARB_QUANTUM : ARB_QUANTUM_FEW;
 }
@@ -39,27 +60,12 @@ static void survey(struct arb_device_state *d, int rank, uint64_t now)
 static void survey_all(struct arb *arb, uint64_t now)
 {
 	for (int rank = 0; rank < arb->devices; rank++) {
-		struct arb_device_state *d = arb->order[rank];
-
-		arb_settle(d, now);
-		arb_drain(arb, d, now);
-		for (int i = 0; i < d->accounts; i++) {
-			d->account[i]->owner->gang = 0;
-			d->account[i]->owner->wants = false;
-		}
+		arb_settle(arb->order[rank], now);
+		arb_drain(arb, arb->order[rank], now);
 	}
+	survey_tenants(arb, now);
 	for (int rank = 0; rank < arb->devices; rank++)
 		survey(arb->order[rank], rank, now);
-	for (int rank = 0; rank < arb->devices; rank++) {
-		struct arb_device_state *d = arb->order[rank];
-
-		for (int i = 0; i < d->accounts; i++) {
-			struct arb_account *a = d->account[i];
-			const uint64_t gang = a->owner->gang;
-
-			a->joins = (gang & (gang - 1)) && (gang >> rank & 1) && a->owner->wants;
-		}
-	}
 }
 
 /* What is published beside the word itself. */
@@ -115,6 +121,8 @@ static uint64_t next_look(const struct arb_device_state *d, uint64_t now)
 			at = arb_least(at, a->turn.deadline - (asking ? ARB_DEADLINE / 2 : 0));
 		else if (a->claim.wants && a->right == ARB_RIGHT_NONE)
 			at = arb_least(at, arb_has_right_at(a, now));
+		if (a->joins && a->claim.wants && a->owner->drains) /* may need help */
+			at = arb_least(at, now + ARB_GRACE);
 	}
 	return at == ARB_NEVER ? at : arb_most(at, now + ARB_SOON);
 }

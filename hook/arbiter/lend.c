@@ -13,9 +13,10 @@ static bool at_work(const struct arb_account *a, uint64_t now)
 	return a->claim.busy || (a->claim.wants && now - a->opened_at < ARB_GRACE);
 }
 
+/* A tenant of several devices has them together or not at all. */
 static bool may_borrow(const struct arb_account *a)
 {
-	return a->share.gated && a->right != ARB_RIGHT_NONE && a->role == ARB_CLOSED;
+	return a->share.gated && !arb_several(a->owner) && a->right != ARB_RIGHT_NONE && a->role == ARB_CLOSED;
 }
 
 static bool companion(const struct arb_device_state *d, const struct arb_account *a)
@@ -40,7 +41,7 @@ static struct arb_account *best_of(struct arb_device_state *d, bool waiting, uin
 		struct arb_account *a = d->account[i];
 
 		if (waiting ? !may_borrow(a) || !a->claim.wants
-		            : a->role != ARB_BORROWER || a->right == ARB_RIGHT_NONE || !at_work(a, now))
+		            : a->role != ARB_BORROWER || a->helps || a->right == ARB_RIGHT_NONE || !at_work(a, now))
 			continue;
 		if (!best || arb_before(a, best))
 			best = a;
@@ -53,7 +54,7 @@ static void close_borrowers(struct arb_device_state *d, const struct arb_account
 	for (int i = 0; i < d->accounts; i++) {
 		struct arb_account *a = d->account[i];
 
-		if (a->role == ARB_BORROWER && a != but && !companion(d, a))
+		if (a->role == ARB_BORROWER && a != but && !a->helps && !companion(d, a))
 			arb_close(a, now);
 	}
 }
@@ -64,11 +65,48 @@ static void open_recent(struct arb_device_state *d, bool companions, uint64_t no
 	for (int i = 0; i < d->accounts; i++) {
 		struct arb_account *a = d->account[i];
 
-		if (a->role == ARB_BORROWER && a->right == ARB_RIGHT_NONE)
+		if (a->role == ARB_BORROWER && !a->helps && a->right == ARB_RIGHT_NONE)
 			arb_close(a, now);
 		else if (may_borrow(a) && (a->recent || (companions && a->claim.wants)) && !drains(d, a) &&
 		         (!companions || companion(d, a)))
 			arb_open(a, ARB_BORROWER, now);
+	}
+}
+
+/* Its tenant has work in flight on another device that does not end although that device was closed. */
+static bool stands_still_elsewhere(const struct arb *arb, const struct arb_account *a, uint64_t now)
+{
+	for (int i = 0; i < arb->devices; i++) {
+		const struct arb_account *b = a->owner->account[i];
+
+		if (b && b != a && !b->turn.open && arb_in_flight(b) && now - b->closed_at >= ARB_HELP)
+			return true;
+	}
+	return false;
+}
+
+/* A collective whose partner was not launched any more would keep one device until its tenant's next turn: the missing
+ * launch is let through, beside whoever has the device, and is charged like any other. */
+static void help(const struct arb *arb, struct arb_device_state *d, uint64_t now)
+{
+	for (int i = 0; i < d->accounts; i++) {
+		struct arb_account *a = d->account[i];
+
+		if (!arb_several(a->owner) || !a->share.gated)
+			continue;
+		if (a->helped && arb_in_flight(a) &&
+		    now - a->closed_at < ARB_RECENT) /* was it the one that was missing? */
+			a->owner->helped_at = now;
+		if (a->helps && (a->claim.busy || now - a->opened_at >= ARB_GRACE))
+			arb_close(a, now);
+		else if (a->role == ARB_CLOSED && a->claim.wants && !arb_in_flight(a) && a->helped < ARB_HELPS &&
+		         !a->owed && arb_since(now, a->claim.want_since) >= ARB_GRACE &&
+		         now - a->owner->helped_at >= ARB_HELP && stands_still_elsewhere(arb, a, now)) {
+			arb_open(a, ARB_BORROWER, now);
+			a->helps = true;
+			a->helped++;
+			a->owner->helped_at = now;
+		}
 	}
 }
 
@@ -78,6 +116,7 @@ void arb_lend(struct arb *arb, struct arb_device_state *d, uint64_t now)
 	const bool lent = h && (h->role == ARB_RESERVED ? !arb_gang_kept(arb, h->owner, d)
 	                                                : d->active > 1 && arb_pausing(h, now));
 
+	help(arb, d, now);
 	open_recent(d, true, now);
 	borrower = lent ? best_of(d, false, now) : NULL;
 	if (!lent || borrower) {

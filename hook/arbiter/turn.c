@@ -12,7 +12,7 @@ void arb_open(struct arb_account *a, enum arb_role role, uint64_t now)
 	a->turn.open = true;
 	a->turn.serial++;
 	a->turn.deadline = now + ARB_DEADLINE;
-	a->draining = a->used = a->gang = false;
+	a->draining = a->undrained = a->used = a->gang = a->helps = false;
 	a->opened_at = now;
 	arb_begin_quantum(a, now);
 }
@@ -24,8 +24,8 @@ void arb_begin_quantum(struct arb_account *a, uint64_t now)
 
 	a->began_at = now;
 	a->spent = 0;
-	if (a->right != ARB_RIGHT_NONE)
-		a->kind = a->right;
+	if (a->entitled != ARB_RIGHT_NONE)
+		a->right = a->kind = a->entitled;
 	if (a->kind == ARB_RIGHT_SURPLUS && (int64_t)(a->vtime - d->vfloor) > 0)
 		d->vfloor = a->vtime;
 }
@@ -50,11 +50,13 @@ void arb_close(struct arb_account *a, uint64_t now)
 		return;
 	}
 	missed(a, now);
+	if (a->role == ARB_HOLDER)
+		a->helped = 0;
 	a->closed_role = a->role;
 	a->role = ARB_CLOSED;
 	a->turn.open = false;
 	a->draining = true;
-	a->fresh = a->gang = false;
+	a->fresh = a->gang = a->helps = false;
 	a->closed_at = now;
 }
 
@@ -116,10 +118,10 @@ static bool over(const struct arb_account *h, uint64_t now)
 }
 
 /* Whether the holder's turn ends now; `next` is the best of the others, NULL: none. */
-static bool ends(const struct arb_account *h, const struct arb_account *next, uint64_t now)
+static bool ends(struct arb *arb, const struct arb_account *h, const struct arb_account *next, uint64_t now)
 {
 	const bool late = now >= h->turn.deadline && (!h->claim.busy || h->claim.wants);
-	const bool again = h->right != ARB_RIGHT_NONE;
+	const bool again = h->entitled != ARB_RIGHT_NONE;
 
 	if (h->owed)
 		return true;
@@ -136,6 +138,8 @@ static bool ends(const struct arb_account *h, const struct arb_account *next, ui
 		return !again;
 	if (!again || (arb_pausing(h, now) && !h->recent))
 		return true;
+	if (h->joins && !arb_gang_kept(arb, h->owner, h->device)) /* it may be waiting for its others */
+		return true;
 	return arb_before(next, h);
 }
 
@@ -144,7 +148,7 @@ void arb_turns(struct arb *arb, struct arb_device_state *d, uint64_t now)
 	struct arb_account *next = arb_choose(arb, d);
 	struct arb_account *h = d->holder;
 
-	if (h && ends(h, next, now)) {
+	if (h && ends(arb, h, next, now)) {
 		if (next && next->role == ARB_BORROWER && h->role == ARB_HOLDER && arb_companions(h, next)) {
 			h->role = ARB_BORROWER;
 			d->holder = NULL;
@@ -196,8 +200,8 @@ void arb_start_turns(struct arb *arb, struct arb_device_state *d, uint64_t now)
 			continue;
 		if (a->role == ARB_RESERVED)
 			arb_open(a, ARB_HOLDER, now);
-		else if (t->gang & (t->gang - 1))
+		else if (arb_several(t))
 			arb_begin_quantum(a, now);
-		a->gang = (t->gang & (t->gang - 1)) != 0;
+		a->gang = arb_several(t);
 	}
 }

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from partage.shm import read_policy
+
 GIB = 1 << 30
 OUT_OF_MEMORY = 2
 
@@ -111,3 +113,72 @@ def test_a_tenants_environment_raises_nothing(machine):
     assert machine.partage("resize", name_of(program), "--memory", "6Gi").returncode == 0
     assert program.ask("info") == [6 * GIB, 6 * GIB]
     assert program.ask("alloc", 7 * GIB) == OUT_OF_MEMORY
+
+
+# ---- compute ---------------------------------------------------------------------------------------------------------
+
+
+def policy_of(program):
+    return read_policy(Path(program.environment()["PARTAGE_DIR"]) / "policy")
+
+
+def test_cores_class_priority_and_weight_change_while_it_runs(machine):
+    program = machine.start("--memory", "4Gi", "--cores", "30%")
+    name = name_of(program)
+    result = machine.partage("resize", name, "--cores", "60%", "--priority", "P0")
+    assert "cores 30 % -> 60 %, ceiling 30 % -> 60 %, priority P1 -> P0, weight 300 -> 600" in result.stdout
+    share, policy = policy_of(program).devices[0], policy_of(program)
+    assert (share.cores, share.ceiling, share.weight, policy.priority, share.memory) == (600, 600, 600, 0, 4 * GIB)
+    assert machine.partage("resize", name, "--class", "burst", "--weight", "7").returncode == 0
+    share, policy = policy_of(program).devices[0], policy_of(program)
+    assert (share.cores, share.ceiling, share.weight, policy.share_class) == (600, 1000, 7, "burst")
+    assert machine.partage("resize", name, "--cores", "20%").returncode == 0
+    assert policy_of(program).devices[0].weight == 7  # somebody asked for it
+    assert machine.partage("resize", name, "--class", "best-effort").returncode == 0
+    share = policy_of(program).devices[0]
+    assert (share.cores, share.ceiling) == (0, 200)
+    assert machine.partage("resize", name, "--class", "fixed").returncode == 0
+    share = policy_of(program).devices[0]
+    assert (share.cores, share.ceiling) == (200, 200)
+    assert policy_of(program).generation == 6
+
+
+def test_a_share_without_cores_cannot_become_fixed(machine):
+    name = name_of(machine.start("--memory", "4Gi"))
+    result = machine.partage("resize", name, "--class", "fixed")
+    assert (result.returncode, "add --cores" in result.stderr) == (2, True)
+    assert machine.partage("resize", name, "--class", "fixed", "--cores", "10%").returncode == 0
+
+
+def test_guarantees_beyond_the_card_are_refused_with_their_sum(machine):
+    first, second = (machine.start("--memory", "4Gi", "--cores", cores) for cores in ("30%", "60%"))
+    result = machine.partage("resize", name_of(first), "--cores", "50%")
+    assert result.returncode == 3
+    assert "cores 50 % asked, 110 % with all promised" in result.stderr
+    assert f"40 % is free (held by {name_of(second)})" in result.stderr
+    assert policy_of(first).devices[0].cores == 300
+    result = machine.partage("run", "--memory", "1Gi", "--cores", "10.1%", "--", "true")
+    assert result.returncode == 3
+    assert "100.1 % with all promised" in result.stderr
+
+
+@pytest.mark.parametrize("cores", ["0", "101", "-1", "30.55%", "half"])
+@pytest.mark.parametrize("command", ["run", "resize"])
+def test_cores_that_are_no_amount_name_the_accepted_forms(machine, command, cores):
+    arguments = {
+        "run": ["run", "--memory", "1Gi", f"--cores={cores}", "--", "true"],
+        "resize": ["x", f"--cores={cores}"],
+    }
+    result = machine.partage(*(["resize"] if command == "resize" else []), *arguments[command])
+    assert result.returncode == 2
+    assert "accepted: 30, 30%, 30.5%, 305‰" in result.stderr
+
+
+@pytest.mark.parametrize("weight", ["0", "10001", "heavy", "-1"])
+def test_weights_that_are_none_name_the_accepted_ones(machine, weight):
+    result = machine.partage("run", "--memory", "1Gi", f"--weight={weight}", "--", "true")
+    assert (result.returncode, "from 1 to 10000" in result.stderr) == (2, True)
+
+
+def test_a_weight_is_asked_for_at_the_start(machine):
+    assert policy_of(machine.start("--memory", "1Gi", "--weight", "250")).devices[0].weight == 250

@@ -113,6 +113,39 @@ struct sim {
 	uint64_t decisions, undrained, liars;
 };
 
+static inline struct arb_share fixed(uint32_t cores)
+{
+	return (struct arb_share){cores, cores, 100, PTG_CLASS_FIXED, 1, true};
+}
+
+static inline struct arb_share burst(uint32_t cores, uint32_t ceiling, uint32_t weight)
+{
+	return (struct arb_share){cores, ceiling, weight, PTG_CLASS_BURST, 1, true};
+}
+
+static inline struct arb_share best_effort(void)
+{
+	return (struct arb_share){0, 1000, 100, PTG_CLASS_BEST_EFFORT, 1, true};
+}
+
+static inline struct arb_share with_priority(struct arb_share share, uint32_t priority)
+{
+	share.priority = priority;
+	return share;
+}
+
+/* Launches without end. */
+static inline struct program saturating(uint64_t kernel)
+{
+	return (struct program){.kernel = kernel, .work = ENDLESS};
+}
+
+/* `work` ns of kernels, then a pause. */
+static inline struct program rounds(uint64_t kernel, uint64_t work, uint64_t pause)
+{
+	return (struct program){.kernel = kernel, .work = work, .pause = pause};
+}
+
 /* sim.c */
 struct sim *sim_new(uint64_t seed, int devices);
 void sim_free(struct sim *sim);

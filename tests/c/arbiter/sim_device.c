@@ -125,7 +125,7 @@ void device_run(struct sim *sim, int device, uint64_t until)
 	l->arrived = true;
 	if (t->program.collective && !partner_arrived(sim, t, l))
 		return;
-	if (l->todo >= ENDLESS && gate_may_launch(sim, t, l) && ran >= l->flying) {
+	if (!t->program.collective && l->todo >= ENDLESS && gate_may_launch(sim, t, l) && ran >= l->flying) {
 		const uint64_t kernels = (ran - l->flying) / t->program.kernel + 1;
 
 		l->flying += kernels * t->program.kernel;
