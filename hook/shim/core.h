@@ -81,6 +81,7 @@ void vgpu_pause_ns(uint64_t ns);
 /* Raw system calls: not points of cancellation; -1 and errno. */
 int vgpu_open(int dirfd, const char *path, int flags, mode_t mode); /* adds O_CLOEXEC | O_NOCTTY */
 void vgpu_close(int fd);
+int vgpu_move_high(int fd); /* to a number that programs do not meet; the same one where there is none */
 struct stat;
 int vgpu_stat(const char *path, struct stat *st, bool follow);
 int vgpu_fstat(int fd, struct stat *st);

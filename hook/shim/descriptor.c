@@ -64,7 +64,8 @@ static int open_again(int fd)
 	while ((fd /= 10) != 0);
 	while (n != 0)
 		path[at++] = digits[--n];
-	return vgpu_open(AT_FDCWD, path, O_RDONLY | O_NONBLOCK, 0);
+	int again = vgpu_open(AT_FDCWD, path, O_RDONLY | O_NONBLOCK, 0);
+	return again < 0 ? again : vgpu_move_high(again);
 }
 
 /* With the lock held: one user more; NULL: the file cannot be had. */

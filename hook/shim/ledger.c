@@ -24,8 +24,6 @@
 #define WAIT_NS        UINT64_C(5000000000)
 #define FIRST_PAUSE_NS UINT64_C(200000)
 #define LAST_PAUSE_NS  UINT64_C(12800000)
-/* Out of the way of programs that count on low numbers, and of select(). */
-#define HIGH_DESCRIPTOR 960
 
 __attribute__((format(printf, 2, 3))) static int refuse(char reason[VGPU_REASON_MAX], const char *format, ...)
 {
@@ -37,19 +35,6 @@ __attribute__((format(printf, 2, 3))) static int refuse(char reason[VGPU_REASON_
 }
 
 /* ---- descriptors --------------------------------------------------------------------------------------------------- */
-
-static int move_high(int fd)
-{
-	struct rlimit limit;
-	int lowest = HIGH_DESCRIPTOR;
-	if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur <= HIGH_DESCRIPTOR + 16)
-		lowest = (int)(limit.rlim_cur > 64 ? limit.rlim_cur - 32 : limit.rlim_cur / 2);
-	int high = (int)syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, lowest);
-	if (high < 0)
-		return fd;
-	vgpu_close(fd);
-	return high;
-}
 
 /* The descriptor once more, where a fork's child still finds it (struct vgpu_state is zeroed there). */
 static struct vgpu_ledger inherited = {.fd = -1};
@@ -91,7 +76,7 @@ int vgpu_ledger_fd(struct vgpu_ledger *ledger)
 	/* The program may have closed our number and opened something of its own under it. */
 	if (!is_this_file(ledger, ledger->fd)) {
 		int fd = vgpu_ledger_open_again(ledger);
-		set_fd(ledger, fd < 0 ? -1 : move_high(fd));
+		set_fd(ledger, fd < 0 ? -1 : vgpu_move_high(fd));
 	}
 	return ledger->fd;
 }
@@ -309,7 +294,7 @@ int vgpu_ledger_open(struct vgpu_ledger *ledger, char reason[VGPU_REASON_MAX])
 	}
 	ledger->dev = st.st_dev;
 	ledger->ino = st.st_ino;
-	set_fd(ledger, move_high(ledger->fd));
+	set_fd(ledger, vgpu_move_high(ledger->fd));
 	if (make_whole(ledger, reason) != 0) {
 		vgpu_ledger_close(ledger);
 		return -1;

@@ -11,10 +11,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
+
+/* Out of the way of programs that count on low numbers, and of select(). */
+#define HIGH_DESCRIPTOR 960
 
 #ifndef MADV_WIPEONFORK
 #define MADV_WIPEONFORK 18
@@ -32,6 +36,19 @@ int vgpu_open(int dirfd, const char *path, int flags, mode_t mode)
 void vgpu_close(int fd)
 {
 	syscall(SYS_close, fd);
+}
+
+int vgpu_move_high(int fd)
+{
+	struct rlimit limit;
+	int lowest = HIGH_DESCRIPTOR;
+	if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur <= HIGH_DESCRIPTOR + 16)
+		lowest = (int)(limit.rlim_cur > 64 ? limit.rlim_cur - 32 : limit.rlim_cur / 2);
+	int high = (int)syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, lowest);
+	if (high < 0)
+		return fd;
+	vgpu_close(fd);
+	return high;
 }
 
 ssize_t vgpu_pread(int fd, void *to, size_t count, off_t at)

@@ -70,6 +70,20 @@ static void import_from(int fd)
 	unmap(p, handle);
 }
 
+/* The library needs one of its own, and takes no number that the program would get. */
+static void numbers(void)
+{
+	close(make()); /* the driver has what it needs */
+	OK(cuCtxSynchronize()); /* and the library nothing */
+	int first = dup(STDERR_FILENO), second = dup(STDERR_FILENO);
+	close(first);
+	close(second);
+	int fd = make(), next = dup(STDERR_FILENO);
+	CHECK(fd == first && next == second, "%d and %d, not %d and %d", fd, next, first, second);
+	close(fd);
+	close(next);
+}
+
 static void copies(void)
 {
 	int line[2], fd = make();
@@ -175,6 +189,7 @@ int main(void)
 	outlived(child[0], line[0]);
 	found_by_a_synchronisation(line[1]);
 	end_maker(child[1]);
+	numbers();
 	copies();
 	another_process();
 	found_by_an_allocation();
