@@ -167,11 +167,6 @@ void arb_share(struct arb *arb, uint64_t now, int tenant, int device, const stru
 	set_priorities(a->device);
 }
 
-static uint64_t average(uint64_t old, uint64_t next)
-{
-	return old ? (7 * old + next) / 8 : next;
-}
-
 /* How much it does between two pauses, and how long the pause was before the period in flight that has just begun, where
  * it had its turn all the while. */
 static void note_habit(struct arb_account *a, const struct arb_claim *c)
@@ -179,7 +174,12 @@ static void note_habit(struct arb_account *a, const struct arb_claim *c)
 	uint64_t pause;
 
 	if (a->claim.busy && (!c->busy || c->busy_since != a->claim.busy_since)) {
-		a->span = average(a->span, a->turn.charged - a->span_from);
+		const uint64_t used = a->turn.charged - a->span_from;
+
+		a->span = arb_average(a->span, used);
+		if (c->launches > a->launches_from)
+			a->launch = arb_average(a->launch, used / (c->launches - a->launches_from));
+		a->launches_from = c->launches;
 		a->span_from = a->turn.charged;
 	}
 
@@ -187,7 +187,7 @@ static void note_habit(struct arb_account *a, const struct arb_claim *c)
 	    (a->claim.busy && a->claim.busy_since == c->busy_since))
 		return;
 	pause = arb_least(c->busy_since - c->idle_since, 10 * ARB_MS);
-	a->gap = average(a->gap, pause);
+	a->gap = arb_average(a->gap, pause);
 }
 
 void arb_claim(struct arb *arb, uint64_t now, int tenant, int device, const struct arb_claim *claim)

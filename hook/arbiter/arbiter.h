@@ -45,6 +45,7 @@ struct arb_claim {
 	uint64_t flight; /* sum of the periods in flight that have ended; where it falls (a process went), nothing is
 	                      * charged for that step; what is more than the time that passed counts as that time */
 	uint64_t want_since; /* where it wants */
+	uint64_t launches; /* so many in all, a few late; 0: not known */
 };
 
 /* What is to be published of an account. */

@@ -35,7 +35,7 @@
 #define ARB_SPAN                                                                                                       \
 	(3 * ARB_MS) /* whose work comes in pieces no longer than this, between pauses, may run beside its like */
 #define ARB_ROOM   1100 /* permille: those that would use no more than this together get on without turns */
-#define ARB_SLICE  (1 * ARB_MS) /* a device works on what came first for at least this long after others came */
+#define ARB_SLICE (1 * ARB_MS) /* a device works on what came first for about this long after others came */
 #define ARB_MISSED (20 * ARB_MS)  /* who did not use its turn is passed over for this long, doubled each time */
 #define ARB_GANG   (1000 * ARB_MS) /* devices that a tenant used within this are given to it together */
 #define ARB_REPORT (10000 * ARB_MS) /* an account with kernels longer than the guard is reported once in this */
@@ -84,6 +84,9 @@ struct arb_account {
 	uint64_t gap;      /* ns: moving average of its pauses while open */
 	uint64_t span; /* ns: moving average of the device time between two pauses */
 	uint64_t span_from; /* turn.charged when the present period in flight began */
+	uint64_t launches_from; /* claim.launches then */
+	uint64_t launch; /* ns: moving average of the device time of a launch; 0: not known */
+	uint64_t closed_charged; /* turn.charged when it was closed */
 	uint64_t missed_until;
 	uint64_t reported_at; /* as undrained */
 	unsigned missed;
@@ -99,7 +102,7 @@ struct arb_device_state {
 	int accounts;
 	struct arb_account *holder;
 	uint64_t settled_at;
-	uint64_t vfloor; /* virtual time of the latest surplus turn */
+	uint64_t vfloor; /* least virtual time of those at work: who comes starts there */
 	uint32_t first_priority; /* the least number among the gated */
 	uint64_t quantum;
 	int active; /* gated accounts that want, are busy or were lately */
@@ -136,6 +139,11 @@ static inline uint64_t arb_most(uint64_t a, uint64_t b)
 	return a > b ? a : b;
 }
 
+static inline uint64_t arb_average(uint64_t old, uint64_t next)
+{
+	return old ? (7 * old + next) / 8 : next;
+}
+
 /* From `since` to `now`, 0 where that lies ahead. */
 static inline uint64_t arb_since(uint64_t now, uint64_t since)
 {
@@ -164,6 +172,7 @@ void arb_pay(struct arb_account *a, uint64_t ns);
 void arb_set_share(struct arb_account *a, const struct arb_share *share);
 void arb_judge(struct arb_account *a, uint64_t now);
 uint64_t arb_has_right_at(const struct arb_account *a, uint64_t now);
+void arb_raise_floor(struct arb_device_state *d);
 void arb_level(struct arb_device_state *d);
 void arb_set_fallbacks(struct arb_device_state *d);
 /* charge.c */

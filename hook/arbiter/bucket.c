@@ -139,6 +139,22 @@ uint64_t arb_has_right_at(const struct arb_account *a, uint64_t now)
 	return arb_most(at, a->missed_until);
 }
 
+/* Who becomes active starts at the least virtual time of those that are. */
+void arb_raise_floor(struct arb_device_state *d)
+{
+	const struct arb_account *least = NULL;
+
+	for (int i = 0; i < d->accounts; i++) {
+		const struct arb_account *a = d->account[i];
+
+		if (a->share.gated && a->share.share_class != PTG_CLASS_FIXED && at_work(a) && !a->undrained && !a->owed &&
+		    (!least || (int64_t)(least->vtime - a->vtime) > 0))
+			least = a;
+	}
+	if (least && (int64_t)(least->vtime - d->vfloor) > 0)
+		d->vfloor = least->vtime;
+}
+
 /* Where all that compete by guarantee have been kept waiting for long, more was promised than hand-overs leave: all give
  * up the same span of waiting, else the caps would, and take from those alone who wait while others have their turn. */
 void arb_level(struct arb_device_state *d)

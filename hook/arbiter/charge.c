@@ -3,7 +3,7 @@
  * At each instant the device's time is charged to those who have work in flight on it: to the holder; to borrowers and
  * to whoever still drains, as long as that is believed (ARB_STALE). Where several have, a device first ends what it
  * is at, or its slice, then works on all in turn: so whoever came first pays alone for that long, then all pay equal
- * parts. Where
+ * parts; and who was closed with little in flight pays for no more than that little. Where
  * somebody's work came in several pieces since, all pay in proportion. So the charges of a device add up to the time in
  * which it was busy. A pause of the holder that is too short to be lent while others wait is charged to it as well:
  * nobody else can use it.
@@ -44,16 +44,37 @@ static bool find_flight(struct arb_account *a, uint64_t begin, uint64_t now)
 	return flight > 0;
 }
 
-/* Who pays for the instant `at`, and until when; NULL: all that fly, in equal parts. */
-static struct arb_account *pays_alone(struct arb_account *const *flying, int count, uint64_t at, uint64_t *until)
+/* What a closed turn of which little was in flight (SHORT) can still use of the device. */
+static uint64_t room(const struct arb_account *a)
+{
+	if (a->turn.open || !a->turn.brief || !a->launch)
+		return ARB_STEP;
+	return arb_since(arb_most(ARB_MS, a->launch), a->turn.charged - a->closed_charged);
+}
+
+/* Who pays at the instant `at`, and until when at most: whoever came first, for a slice; else all in equal parts. Whoever
+ * has no room left waits for the others. */
+static int find_payers(struct arb_account *const *flying, int count, uint64_t at, uint64_t *until,
+                       struct arb_account **payer)
 {
 	struct arb_account *first = NULL, *second = NULL;
+	int payers = 0, waiting = 0;
 
 	for (int i = 0; i < count; i++) {
 		struct arb_account *a = flying[i];
 
+		if (a->from > at)
+			*until = arb_least(*until, a->from);
 		if (a->from > at || a->to <= at)
 			continue;
+		*until = arb_least(*until, a->to);
+		payer[payers + waiting] = a;
+		if (!room(a)) {
+			waiting++;
+			continue;
+		}
+		payer[payers + waiting] = payer[payers];
+		payer[payers++] = a;
 		if (!first || a->since < first->since) {
 			second = first;
 			first = a;
@@ -61,31 +82,30 @@ static struct arb_account *pays_alone(struct arb_account *const *flying, int cou
 			second = a;
 		}
 	}
-	*until = second ? second->since + ARB_SLICE : at;
-	return at < *until ? first : NULL;
+	if (!payers)
+		return waiting;
+	if (second && at < second->since + ARB_SLICE) {
+		*until = arb_least(*until, second->since + ARB_SLICE);
+		payer[0] = first;
+		payers = 1;
+	}
+	for (int i = 0; i < payers; i++)
+		*until = arb_least(*until, at + room(payer[i]) * (uint64_t)payers);
+	return payers;
 }
 
-/* Charges [begin, now) piece by piece; within a piece the same accounts have work in flight. */
+/* Charges [begin, now) piece by piece; within a piece the same accounts pay. */
 static void split(struct arb_account *const *flying, int count, uint64_t begin, uint64_t now)
 {
-	for (uint64_t at = begin, next; at < now; at = next) {
-		uint64_t sharers = 0, until;
-		struct arb_account *alone = pays_alone(flying, count, at, &until);
+	struct arb_account *payer[ARB_TENANTS];
 
-		next = alone ? arb_least(now, until) : now;
-		for (int i = 0; i < count; i++) {
-			const struct arb_account *a = flying[i];
+	for (uint64_t at = begin, until; at < now; at = until) {
+		int payers;
 
-			if (a->from > at)
-				next = arb_least(next, a->from);
-			else if (a->to > at) {
-				next = arb_least(next, a->to);
-				sharers++;
-			}
-		}
-		for (int i = 0; i < count; i++)
-			if (flying[i]->from <= at && flying[i]->to > at && (!alone || flying[i] == alone))
-				arb_pay(flying[i], alone ? next - at : (next - at) / sharers);
+		until = now;
+		payers = find_payers(flying, count, at, &until, payer);
+		for (int i = 0; i < payers; i++)
+			arb_pay(payer[i], (until - at) / (uint64_t)payers);
 	}
 }
 

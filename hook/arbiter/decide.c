@@ -40,6 +40,7 @@ static void survey(struct arb_device_state *d, int rank, uint64_t now)
 	d->active = d->waiting = 0;
 	d->demand = 0;
 	arb_level(d);
+	arb_raise_floor(d);
 	for (int i = 0; i < d->accounts; i++) {
 		struct arb_account *a = d->account[i];
 

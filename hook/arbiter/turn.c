@@ -20,14 +20,10 @@ void arb_open(struct arb_account *a, enum arb_role role, uint64_t now)
 /* From now on it is charged by its present right. */
 void arb_begin_quantum(struct arb_account *a, uint64_t now)
 {
-	struct arb_device_state *d = a->device;
-
 	a->began_at = now;
 	a->spent = 0;
 	if (a->entitled != ARB_RIGHT_NONE)
 		a->right = a->kind = a->entitled;
-	if (a->kind == ARB_RIGHT_SURPLUS && (int64_t)(a->vtime - d->vfloor) > 0)
-		d->vfloor = a->vtime;
 }
 
 /* A turn that was given and not used kept the device from others who waited. */
@@ -58,6 +54,7 @@ void arb_close(struct arb_account *a, uint64_t now)
 	a->draining = true;
 	a->fresh = a->gang = a->helps = false;
 	a->closed_at = now;
+	a->closed_charged = a->turn.charged;
 }
 
 /* Closes it, and with it what its tenant holds together with it. */

@@ -24,10 +24,10 @@ struct sim *sim_new(uint64_t seed, int devices)
 	struct sim *sim = calloc(1, sizeof(*sim));
 
 	CHECK(sim, "memory for a simulation");
-	*sim = (struct sim){.rng = {seed}, .devices = devices, .slice = MS, .switch_cost = 10 * US};
+	*sim = (struct sim){.rng = {seed}, .devices = devices, .slice = 2 * MS, .switch_cost = 10 * US};
 	sim->hop_least = 50 * US;
 	sim->hop_most = 200 * US;
-	sim->audit_period = SECOND;
+	sim->audit_period = 3 * SECOND;
 	sim->now = sim->sampled_at = 1000 * SECOND;
 	sim->audit_at = sim->now + sim->audit_period;
 	sim->arb_at = NEVER;
@@ -280,8 +280,10 @@ void sim_forget(struct sim *sim)
 
 		t->wait_count = 0;
 		t->longest_wait = 0;
-		for (int d = 0; d < sim->devices; d++)
+		for (int d = 0; d < sim->devices; d++) {
 			t->lane[d].forgotten = t->lane[d].got;
+			t->lane[d].periods = 0;
+		}
 	}
 	for (int d = 0; d < sim->devices; d++)
 		sim->device[d].busy = 0;

@@ -74,6 +74,8 @@ struct lane { /* a tenant on a device */
 	uint64_t got;      /* ns that the device spent on it */
 	uint64_t launched; /* of a collective: ns of kernels */
 	uint64_t forgotten, audited_got, audited_charged;
+	uint64_t launches;
+	uint64_t periods; /* in flight that have ended */
 	uint32_t sample[SAMPLES]; /* us of `got`, every SAMPLE */
 };
 

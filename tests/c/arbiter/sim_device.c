@@ -106,6 +106,7 @@ static void refill(const struct sim *sim, const struct tenant *t, struct lane *l
 		l->todo -= count * kernel;
 	}
 	l->flying += count * kernel;
+	l->launches += count;
 }
 
 /* Runs what is current from sim->now until then. */
@@ -129,6 +130,7 @@ void device_run(struct sim *sim, int device, uint64_t until)
 		const uint64_t kernels = (ran - l->flying) / t->program.kernel + 1;
 
 		l->flying += kernels * t->program.kernel;
+		l->launches += kernels;
 	}
 	l->flying -= ran < l->flying ? ran : l->flying;
 	refill(sim, t, l);

@@ -73,6 +73,7 @@ static void launch_collective(struct sim *sim, struct tenant *t)
 			l->flying += t->program.kernel;
 			l->launched += t->program.kernel;
 			l->round++;
+			l->launches++;
 			more = true;
 		}
 	}
@@ -102,6 +103,7 @@ static void launch(struct sim *sim, struct tenant *t, struct lane *l)
 		l->todo -= room;
 	}
 	l->flying += room;
+	l->launches += room / t->program.kernel;
 }
 
 void gate_publish(struct sim *sim, struct tenant *t, struct lane *l, const struct arb_turn *turn)
@@ -157,6 +159,7 @@ static void notice(struct sim *sim, struct tenant *t, struct lane *l)
 	l->busy = false;
 	l->idle_since = sim->now;
 	l->flight += sim->now - l->busy_since;
+	l->periods++;
 	if (l->watched || !l->open)
 		sim_ring(sim);
 	if (!l->todo && !t->program.collective)
@@ -245,7 +248,8 @@ void gate_claim(struct sim *sim, struct tenant *t, struct lane *l, struct arb_cl
 	                            .busy_since = l->busy_since,
 	                            .idle_since = l->idle_since,
 	                            .want_since = l->want_since,
-	                            .flight = l->flight};
+	                            .flight = l->flight,
+	                            .launches = l->launches};
 	switch (t->program.lie) {
 	case HONEST:
 		break;
