@@ -35,7 +35,7 @@
 #define ARB_SPAN                                                                                                       \
 	(3 * ARB_MS) /* whose work comes in pieces no longer than this, between pauses, may run beside its like */
 #define ARB_ROOM   1100 /* permille: those that would use no more than this together get on without turns */
-#define ARB_SLICE (1 * ARB_MS) /* a device works on what came first for about this long after others came */
+#define ARB_SLICE  (1 * ARB_MS) /* a device works on what came first for about this long after others came */
 #define ARB_MISSED (20 * ARB_MS)  /* who did not use its turn is passed over for this long, doubled each time */
 #define ARB_GANG   (1000 * ARB_MS) /* devices that a tenant used within this are given to it together */
 #define ARB_REPORT (10000 * ARB_MS) /* an account with kernels longer than the guard is reported once in this */

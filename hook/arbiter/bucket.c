@@ -147,8 +147,8 @@ void arb_raise_floor(struct arb_device_state *d)
 	for (int i = 0; i < d->accounts; i++) {
 		const struct arb_account *a = d->account[i];
 
-		if (a->share.gated && a->share.share_class != PTG_CLASS_FIXED && at_work(a) && !a->undrained && !a->owed &&
-		    (!least || (int64_t)(least->vtime - a->vtime) > 0))
+		if (a->share.gated && a->share.share_class != PTG_CLASS_FIXED && at_work(a) && !a->undrained &&
+		    !a->owed && (!least || (int64_t)(least->vtime - a->vtime) > 0))
 			least = a;
 	}
 	if (least && (int64_t)(least->vtime - d->vfloor) > 0)

@@ -78,6 +78,7 @@ static struct arb_claim sum_up(const struct tenant *t, const struct account *a, 
 		if (idle > claim.idle_since)
 			claim.idle_since = idle;
 		claim.flight += line->flight_ns;
+		claim.launches += line->launches;
 		if ((!line->busy_ns && !line->want) || is_ghost(a, slot, line))
 			continue;
 		claim.degraded |= line->degraded != 0;
