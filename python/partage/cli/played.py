@@ -46,12 +46,20 @@ class Player:
 
     def ask(self, what: str, *, timeout_s: float = ANSWER_S, **values: Any) -> dict[str, Any]:
         """Let the tenant do something and return its answer; raises LaunchError where none comes."""
+        self.tell(what, **values)
+        return self.hear(timeout_s)
+
+    def tell(self, what: str, **values: Any) -> None:
+        """Let the tenant do something; its answer comes later."""
         assert self._process.stdin is not None  # noqa: S101 -- it was asked for above
         try:
             self._process.stdin.write(json.dumps({"do": what, **values}).encode() + b"\n")
             self._process.stdin.flush()
         except BrokenPipeError:
             pass  # it has ended; the next line says what it said
+
+    def hear(self, timeout_s: float = ANSWER_S) -> dict[str, Any]:
+        """Return the tenant's next answer; raises LaunchError where none comes."""
         return self._line(timeout_s)
 
     def _line(self, timeout_s: float) -> dict[str, Any]:

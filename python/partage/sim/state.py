@@ -20,7 +20,10 @@ _WINDOW: Final = 20  # buckets: the last second
 
 @dataclass(frozen=True, slots=True)
 class ClientState:
-    """One live process; per device: `memory`, `contexts` in bytes, `busy` as a ratio 0 to 1 of the last second."""
+    """One live process; per device: `memory`, `contexts` in bytes, `busy` as a ratio 0 to 1 of the last second.
+
+    `busy_ns`: time of each device's compute engine that it used since it started.
+    """
 
     slot: int
     pid: int
@@ -30,6 +33,7 @@ class ClientState:
     memory: tuple[int, ...]
     contexts: tuple[int, ...]
     busy: tuple[float, ...]
+    busy_ns: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +96,7 @@ def _client(machine: Machine, slot: int, ndev: int) -> ClientState | None:
         memory=tuple(int(device.memory) for device in devices),
         contexts=tuple(int(device.contexts) for device in devices),
         busy=tuple(_busy(device, now) for device in devices),
+        busy_ns=tuple(int(device.busy_ns) for device in devices),
     )
 
 

@@ -48,12 +48,20 @@ class BindingsTenant:
         check(driver.cuMemcpyHtoD(first, sent, COPY_BYTES))
         check(driver.cuMemcpyDtoD(second, first, COPY_BYTES))
         check(driver.cuMemcpyDtoH(received, second, COPY_BYTES))
-        arguments = ((KERNEL_NS,), (ctypes.c_uint64,))
-        check(driver.cuLaunchKernel(self._kernel, 1, 1, 1, 32, 1, 1, 0, 0, arguments, 0))
-        check(driver.cuCtxSynchronize())
+        self.launch()
+        self.finish()
         check(driver.cuMemFree(first))
         check(driver.cuMemFree(second))
         return {"verified": COPY_BYTES if bytes(received) == sent else 0, "launches": 1}
+
+    def launch(self) -> None:
+        """Launch a kernel of one millisecond."""
+        arguments = ((KERNEL_NS,), (ctypes.c_uint64,))
+        check(driver.cuLaunchKernel(self._kernel, 1, 1, 1, 32, 1, 1, 0, 0, arguments, 0))
+
+    def finish(self) -> None:
+        """Wait for all kernels."""
+        check(driver.cuCtxSynchronize())
 
     def hold(self, size: int) -> str | None:
         """Allocate and keep; the driver's error where it is refused."""

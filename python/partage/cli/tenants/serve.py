@@ -1,13 +1,15 @@
 """How a tenant of the demo is told what to do: one JSON object a line on stdin, one answer a line on stdout.
 
 A tenant knows nothing of shares. It is an ordinary program of its CUDA library that allocates, copies, verifies and
-launches when asked to, and reports the library's own error where it is refused.
+launches when asked to, and reports the library's own error where it is refused. `compute` keeps the device busy until
+the next line comes.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import select
 import sys
 from typing import Any, Protocol
 
@@ -30,6 +32,12 @@ class Tenant(Protocol):
     def info(self) -> tuple[int, int]:
         """Return (free, total) bytes as the library tells them."""
 
+    def launch(self) -> None:
+        """Launch one kernel, without waiting for it."""
+
+    def finish(self) -> None:
+        """Wait until all that was launched is done."""
+
 
 def fill(tenant: Tenant) -> dict[str, Any]:
     """Allocate until even the smallest step is refused."""
@@ -39,6 +47,17 @@ def fill(tenant: Tenant) -> dict[str, Any]:
             held += size
     free, total = tenant.info()
     return {"held": held, "error": error, "free": free, "total": total}
+
+
+def compute(tenant: Tenant) -> dict[str, Any]:
+    """Launch kernels without ever waiting for one, until somebody says something."""
+    launches = 0
+    while not select.select([sys.stdin], [], [], 0)[0]:
+        tenant.launch()
+        launches += 1
+    sys.stdin.readline()
+    tenant.finish()
+    return {"launches": launches}
 
 
 def answer(tenant: Tenant, command: dict[str, Any]) -> dict[str, Any]:
@@ -63,5 +82,7 @@ def answer(tenant: Tenant, command: dict[str, Any]) -> dict[str, Any]:
 def serve(tenant: Tenant, library: str) -> None:
     """Say who we are, then answer until stdin ends."""
     print(json.dumps({"pid": os.getpid(), "library": library}), flush=True)
-    for line in sys.stdin:
-        print(json.dumps(answer(tenant, json.loads(line))), flush=True)
+    while line := sys.stdin.readline():
+        command = json.loads(line)
+        found = compute(tenant) if command["do"] == "compute" else answer(tenant, command)
+        print(json.dumps(found), flush=True)
