@@ -25,7 +25,7 @@ def test_shares_and_their_processes_are_shown(machine):
     (share,) = shown["shares"]
     assert (share["used"], share["limit"], share["cores"]) == (3 * GIB, 24 * GIB, 300)
     assert (share["share_class"], share["priority"], share["enforcement"]) == ("fixed", 0, "shim")
-    assert (share["compute_got"], share["got_by"], share["state"], share["note"]) == (0, "nvml", "open", "")
+    assert (share["compute_got"], share["got_by"], share["state"], share["note"]) == (0, "turns", "open", "")
     assert (share["ceiling"], share["degraded"], share["trend"]) == (300, False, [0])
     assert shown["interval_ns"] > 0
     (process,) = share["processes"]
