@@ -12,19 +12,23 @@ import signal
 import struct
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import click
 import msgspec
 import pytest
 
+from partage import locks
 from partage._abi import lib
-from partage.cli.checks import places, shares
+from partage.cli.checks import arbiters, places, shares
 from partage.cli.checks.finding import KINDS, Severity, finding
 from partage.cli.doctor import guarded
 from partage.locks import locked
+from partage.run import handover
 from partage.run.libraries import find_library
 from partage.shm import Policy, PolicyDevice, PolicyFile, create_ledger, create_turns
+from tests.shm.conftest import Tenant, write_line, write_turn
 
 GIB = 1 << 30
 NOBODY = 65534
@@ -610,6 +614,78 @@ def test_hand_overs_that_nobody_uses(examine, machine):
     report = examine()
     assert (report.code, report["shares-left-over"]["value"]) == (0, "1 that nobody uses")
     assert (machine.root / "old-123456").exists(), "the doctor changes nothing"
+
+
+# ---- turns -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def asking(machine, monkeypatch):
+    """Return a share by hand that lives and takes turns, with one process that waits, and no arbiter."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", machine.environment["XDG_RUNTIME_DIR"])
+    place = handover.user_root() / "asking-1"
+    place.mkdir()
+    create_turns(place / "turns", 1)
+    create_ledger(place / "ledger", ["GPU-a"])
+    device = PolicyDevice(uuid="GPU-a", memory=GIB, physical=2 * GIB, cores=300, ceiling=300, gated=True)
+    PolicyFile.create(place / "policy", Policy(devices=(device,), share_class="fixed")).close()
+    tenant = Tenant(place / "ledger")
+    tenant.take(0, name=b"patient")
+    write_line(place / "ledger", 0, 0, want=1, want_ns=1)
+    yield place
+    tenant.close()
+
+
+def held(path: Path, words: str) -> int:
+    """Write a lock file as an arbiter does, and hold it while the descriptor is open."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    os.pwrite(fd, words.encode(), 0)
+    assert locks.try_lock(fd, 0)
+    return fd
+
+
+def test_shares_that_take_turns_without_an_arbiter(examine, asking):
+    report = examine()
+    assert "arbiter-absent" in report
+    assert "1 shares take turns" in report["arbiter-absent"]["value"]
+    (asking.parent / ".arbiter.log").write_text("it ended\n")
+    assert ".arbiter.log" in examine()["arbiter-absent"]["step"]
+    PolicyFile.open(asking / "policy").update(lambda policy: policy.changed("GPU-a", gated=False))
+    assert "arbiter-absent" not in examine()
+
+
+def test_an_arbiter_that_serves_answers_or_is_silent(examine, asking):
+    fd = held(asking.parent / ".arbiter", f"pid 4711 uid 0 start 1 root {asking.parent}\n")
+    report = examine()
+    assert "pid 4711" in report["arbiter"]["value"]
+    assert asking.name in report["arbiter-silent"]["object"]
+    write_turn(asking / "turns", 0, 4711, heartbeat_ns=time.monotonic_ns() + 3600 * 10**9)
+    assert "arbiter-silent" not in examine()
+    write_turn(asking / "turns", 0, 4711, heartbeat_ns=0)
+    write_line(asking / "ledger", 0, 0, want=0)
+    assert "arbiter-silent" not in examine(), "nobody waits, so it may sleep"
+    os.close(fd)
+
+
+def test_who_goes_by_a_private_bucket(examine, asking, monkeypatch):
+    write_line(asking / "ledger", 0, 0, want=1, want_ns=1, degraded=1)
+    assert f"pid {os.getpid()} patient" in examine()["running-degraded"]["value"]
+    monkeypatch.setenv("PARTAGE_DIR", str(asking))
+    assert [found.id for found in arbiters.check_arbiter()] == ["share-degraded"]
+
+
+def test_a_device_that_somebody_else_arbitrates(examine, asking, machine):
+    directory = Path(machine.environment["PARTAGE_SIM_DIR"])
+    directory.mkdir(exist_ok=True)
+    ours, other = f"pid 1 uid 0 start 1 root {asking.parent}\n", "pid 2 uid 7 start 1 root /\x1b[31mthere\n"
+    for words, expected in ((ours, False), (other, True)):
+        fd = held(directory / "partage-GPU-a.lock", words)
+        report = examine()
+        assert ("arbiter-elsewhere" in report) is expected
+        os.ftruncate(fd, 0)
+        os.close(fd)
+    assert "root /?[31mthere" in report["arbiter-elsewhere"]["value"]
+    assert "arbiter-elsewhere" not in examine(), "nobody holds it any more"
 
 
 # ---- variables -------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import click
 import msgspec
 
-from partage.cli.checks import driver, library, places, shares, simulated, variables
+from partage.cli.checks import arbiters, driver, library, places, shares, simulated, variables
 from partage.cli.checks.finding import Finding, Severity, finding
 from partage.cli.exit_codes import ExitCode
 
@@ -35,6 +35,7 @@ def examine(seconds: float) -> Iterator[Finding]:
     yield from guarded("simulated machine", simulated.check_machine(seen))
     yield from guarded("own share", shares.check_own())
     yield from guarded("running shares", shares.check_running(seen))
+    yield from guarded("turns", arbiters.check_arbiter())
     yield from guarded("variables", variables.check_variables(seen))
 
 

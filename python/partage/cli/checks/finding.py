@@ -294,6 +294,33 @@ KINDS: Final[dict[str, Kind]] = {
         "nobody watches a running share: memory of the killed returns when another process would be refused",
         "nothing to do; it ends with its last process",
     ),
+    # ---- turns
+    "arbiter": Kind(_OK, "who gives turns to this user's programs, and how many shares have to ask"),
+    "arbiter-absent": Kind(
+        _WARNING,
+        "running shares have to take turns, and nobody gives any: they go on by their private buckets",
+        "start the program again through `partage run`, which starts one and starts it again where it ends",
+    ),
+    "arbiter-silent": Kind(
+        _WARNING,
+        "a process waits for its turn, and the arbiter gives no sign of life",
+        "see whether it is stopped (`ps`), and end it: `partage run` starts another one",
+    ),
+    "arbiter-elsewhere": Kind(
+        _WARNING,
+        "a device is arbitrated for somebody else, so shares of it here go by their private buckets",
+        "use a device that nobody else shares out, or wait until that arbiter ends",
+    ),
+    "running-degraded": Kind(
+        _WARNING,
+        "processes launch by their private bucket, because no arbiter answers: at their rate, beside their neighbours",
+        "see the arbiter's finding; turns go on by themselves as soon as one answers",
+    ),
+    "share-degraded": Kind(
+        _WARNING,
+        "processes of this share launch by its private bucket, because no arbiter answers",
+        "nothing to do in here: ask whoever runs the node; turns go on by themselves as soon as an arbiter answers",
+    ),
     # ---- environment
     "variable-without-effect": Kind(
         _WARNING, "a variable is set that changes nothing here; the value says why", "unset it"
