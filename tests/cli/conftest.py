@@ -108,9 +108,9 @@ class Machine:
         self.programs.append(started)
         return started.greet()
 
-    def join(self, other: Program) -> Program:
-        """Start another holder in the container of `other`."""
-        started = Program([sys.executable, str(HOLDER)], other.environment())
+    def join(self, other: Program, command: list[str] | None = None) -> Program:
+        """Start another program, by default a holder, in the container of `other`."""
+        started = Program(command or [sys.executable, str(HOLDER)], other.environment())
         self.programs.append(started)
         return started.greet()
 
