@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import termios
+import time
 from pathlib import Path
 from typing import Final
 
@@ -27,11 +28,13 @@ from rich.console import Console
 from rich.text import Text
 
 from partage.cli import demo, top
+from partage.cli.look import look
 from partage.model.units import GI
 from partage.run.libraries import find_sim
 from partage.run.nvml import Nvml
 
 COLUMNS: Final = 132
+LOOKS: Final = 20  # of `top`, so that its trend shows something
 #: rich's own frame without the fonts that it would fetch from elsewhere.
 FRAME: Final = (
     CONSOLE_SVG_FORMAT[: CONSOLE_SVG_FORMAT.index("@font-face")]
@@ -92,7 +95,7 @@ def draw_demo(directory: Path) -> None:
 
 
 def draw_top(directory: Path) -> None:
-    """Start the demo's tenants, let them take memory, and draw what `partage top` shows of them."""
+    """Start the demo's tenants, let them take memory and compute, and draw what `partage top` shows after some looks."""
     scratch = Path(tempfile.mkdtemp(prefix="partage-picture-"))
     demo.prepare(scratch)
     with Nvml(find_sim()) as nvml:
@@ -104,7 +107,13 @@ def draw_top(directory: Path) -> None:
             for player, size in ((numba, 9 * GI), (numba, 20 * GI), (bindings, 30 * GI), (peer, 5 * GI)):
                 player.ask("hold", bytes=size)
                 demo.settle(stage, player)
-            draw("partage top", directory / "top.svg", top.render(top.look_twice(), COLUMNS))
+            for player in (numba, bindings):
+                player.tell("compute")
+            view = look()
+            for _ in range(LOOKS):
+                time.sleep(top.APART_S)
+                view = look(view)
+            draw("partage top", directory / "top.svg", top.render(view, COLUMNS))
         finally:
             for player in stage.players:
                 player.stop()
