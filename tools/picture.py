@@ -95,7 +95,7 @@ def draw_demo(directory: Path) -> None:
 
 
 def draw_top(directory: Path) -> None:
-    """Start the demo's tenants, let them take memory and compute, and draw what `partage top` shows after some looks."""
+    """Start the demo's tenants, let them take memory and compute, and draw what `top` shows after some looks."""
     scratch = Path(tempfile.mkdtemp(prefix="partage-picture-"))
     demo.prepare(scratch)
     with Nvml(find_sim()) as nvml:
