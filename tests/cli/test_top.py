@@ -10,10 +10,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
 from partage.cli.top import look, render
 
+from .conftest import eventually
+
+WORKER = Path(__file__).with_name("worker.py")
 GIB = 1 << 30
 
 
@@ -33,6 +37,26 @@ def test_shares_and_their_processes_are_shown(machine):
     (device,) = shown["devices"]
     assert device["uuid"] == share["uuid"]
     assert device["used"] == 3 * GIB
+
+
+@pytest.mark.parametrize(("share", "by"), [((), "nvml"), (("--cores", "40%"), "turns")])
+def test_what_a_program_gets_is_seen(machine, share, by):
+    program = (sys.executable, str(WORKER), "plain", "1000000", "0")
+    worker = machine.start("--memory", "1Gi", *share, program=program)
+    worker.process.stdin.write('["go"]\n')
+    worker.process.stdin.flush()
+    eventually(lambda: look_for(machine)["compute_got"] > 50)
+    share = look_for(machine)
+    assert share["got_by"] == by
+    assert share["gated"] is (by == "turns")
+    if by == "turns":
+        assert share["charged_ns"] > 0
+        assert share["processes"][0]["launches"] > 0
+
+
+def look_for(machine):
+    (share,) = json.loads(machine.partage("top", "--json").stdout)["shares"]
+    return share
 
 
 def test_the_table_is_plain_text_in_a_pipe(machine):
