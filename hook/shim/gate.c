@@ -208,7 +208,7 @@ static void meet(struct gate *g, int device, CUstream stream)
 	d->met = recorded || !gate_any_capture();
 	d->policy = policy;
 	if (recorded) {
-		mark.cost_ns = gate_bound(g, device, now); /* nobody knows */
+		mark.unknown_ns = gate_bound(g, device, now); /* nobody knows */
 		mark.first_ns = now;
 		gate_push(g, &mark);
 		gate_ask(g);
@@ -268,7 +268,7 @@ static void give(struct gate *g, int device, struct vgpu_gate_thread *t, uint32_
 	if (g->ndev == 1 && g->barrier && t->unmarked + 1 < every && !gate_any_capture())
 		left = every - 1 - t->unmarked;
 	if (left) {
-		uint64_t bound = gate_bound(g, device, now), flight = gate_in_flight(g, device, now);
+		uint64_t bound = gate_bound(g, device, now), flight = gate_in_flight(g, device);
 		uint64_t most = flight < bound ? (bound - flight) / gate_mean(d, VGPU_WORK_KERNEL) : 0;
 		left = left < most ? left : (uint32_t)most;
 	}
@@ -277,13 +277,6 @@ static void give(struct gate *g, int device, struct vgpu_gate_thread *t, uint32_
 	t->epoch = vgpu_gate_epoch;
 	t->granted = left;
 	__atomic_store_n(&t->left, left, __ATOMIC_RELAXED);
-}
-
-/* What a mark behind this launch stands for. */
-static uint64_t cost(const struct gate_device *d, const struct vgpu_launch *launch, uint32_t kernels)
-{
-	uint64_t last = gate_mean(d, launch->work);
-	return last + kernels * gate_mean(d, VGPU_WORK_KERNEL);
 }
 
 static void account(struct gate *g, struct vgpu_launch *launch, struct vgpu_gate_thread *t, struct gate_mark *mark,
@@ -298,8 +291,8 @@ static void account(struct gate *g, struct vgpu_launch *launch, struct vgpu_gate
 		mark->device = launch->device;
 		mark->stream = launch->stream;
 		mark->first_ns = launch->begun_ns;
-		mark->works = 1u << launch->work | (before ? 1u << VGPU_WORK_KERNEL : 0);
-		mark->cost_ns = cost(d, launch, before);
+		mark->launches[VGPU_WORK_KERNEL] = before;
+		mark->launches[launch->work]++;
 		gate_push(g, mark);
 		if (t)
 			t->since = t->unmarked = t->tail_seen = 0;
@@ -308,13 +301,11 @@ static void account(struct gate *g, struct vgpu_launch *launch, struct vgpu_gate
 		t->unmarked++;
 		t->tail_seen = 0;
 	} else {
-		/* No event is to be had: it is taken to last as long as the mean. */
-		d->loosened++;
-		d->loose_ns = (d->loose_ns > now ? d->loose_ns : now) + gate_mean(d, launch->work);
+		gate_loosen(d, launch->work, 1, now);
 	}
 	if (t)
 		give(g, launch->device, t, launch->word, now);
-	gate_helper_need(g, gate_urgent(d) ? now + gate_in_flight(g, launch->device, now) : now + GATE_TICK_NS);
+	gate_helper_need(g, gate_urgent(d) ? now + gate_in_flight(g, launch->device) : now + GATE_TICK_NS);
 }
 
 void vgpu_gate_leave(struct vgpu_launch *launch, CUresult result)

@@ -8,7 +8,7 @@
  *
  * All of it lies on pages that a fork's child gets zeroed, under one lock of the process, which is never held across a
  * call of the driver or a sleep. Estimates: each kind of work has a running mean of the time per launch; marks and tails
- * are worth their launches times that. */
+ * are worth their launches times what that is now. */
 #ifndef PARTAGE_SHIM_GATE_CORE_H
 #define PARTAGE_SHIM_GATE_CORE_H
 
@@ -35,10 +35,10 @@ struct gate_mark {
 	CUcontext context; /* of the event */
 	CUevent event;
 	CUstream stream;
-	uint64_t cost_ns; /* estimate, when it was recorded */
 	uint64_t first_ns; /* when the first of its launches began */
 	int device;
-	uint32_t works; /* bit by enum vgpu_work */
+	uint32_t launches[VGPU_WORKS]; /* that it stands for; none: work that nobody counted */
+	uint64_t unknown_ns; /* estimate of that */
 	bool over;
 };
 
@@ -56,13 +56,15 @@ struct gate_device {
 	uint64_t seen_ns; /* until when marks have been accounted for in the means */
 	uint64_t charged_ns; /* until when the bucket has paid */
 	uint64_t flight_ns, waited_ns, waits, launches; /* what stands in the line */
-	uint64_t queued_ns; /* sum of cost_ns of the marks */
-	uint64_t loose_ns; /* until when tails that were given up are taken to last */
-	uint64_t loosened; /* how many they were */
+	uint64_t unknown_ns; /* sum over the marks */
+	uint64_t loose_at; /* when a tail was given up last */
+	uint64_t loosened; /* how many launches they were, ever */
 	uint64_t over; /* marks that are over */
 	uint64_t mean_ns[VGPU_WORKS]; /* of one launch; 0: none was seen yet */
 	uint64_t peers_at; /* when `peers` was counted */
 	uint64_t want_ns;
+	uint32_t queued[VGPU_WORKS]; /* launches under marks */
+	uint32_t loose[VGPU_WORKS]; /* launches of tails that were given up since the latest mark */
 	uint32_t peers; /* processes of the container with work in flight, this one too */
 	uint32_t marks;
 	uint32_t inside;
@@ -138,12 +140,15 @@ void gate_ring(struct gate *g);
 /* ---- gate_flight.c: what is in flight; with the lock held ------------------------------------------------------------ */
 
 void gate_begin(struct gate *g, int device, uint64_t now);
-uint64_t gate_in_flight(struct gate *g, int device, uint64_t now); /* ns, estimate; 0: nothing */
+uint64_t gate_in_flight(struct gate *g, int device); /* ns, estimate; 0: nothing */
 uint64_t gate_mean(const struct gate_device *d, enum vgpu_work work);
 uint32_t gate_every(const struct gate_device *d); /* launches under one mark */
 /* What the thread launched without a look is taken into its tail; one on another stream or device is given up. */
 void gate_take_stock(struct gate *g, struct vgpu_gate_thread *t, int device, CUstream stream, uint64_t now);
 void gate_give_up(struct gate *g, struct vgpu_gate_thread *t, uint64_t now);
+/* Launches that no mark of their own will lie behind: the next mark on the device stands for them too, near enough. */
+void gate_loosen(struct gate_device *d, enum vgpu_work work, uint32_t launches, uint64_t now);
+uint64_t gate_worth(const struct gate_device *d, const uint32_t launches[VGPU_WORKS]); /* ns */
 /* Ends the period where nothing is in flight. `self`: the caller's, NULL in the helper. */
 bool gate_settle(struct gate *g, int device, const struct vgpu_gate_thread *self, uint64_t now);
 void gate_withdraw(struct gate *g, int device); /* a period that just began, and nothing was launched */

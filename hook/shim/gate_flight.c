@@ -8,6 +8,7 @@
  * The mark behind the next launches tells, and the mean rises. */
 #include "gate_core.h"
 
+#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -54,11 +55,25 @@ void gate_take_stock(struct gate *g, struct vgpu_gate_thread *t, int device, CUs
 	t->own = stream == CU_STREAM_PER_THREAD ? NULL : stream ? stream : NO_STREAM;
 }
 
+uint64_t gate_worth(const struct gate_device *d, const uint32_t launches[VGPU_WORKS])
+{
+	uint64_t worth = 0;
+	for (int work = 0; work < VGPU_WORKS; work++)
+		worth += launches[work] * gate_mean(d, (enum vgpu_work)work);
+	return worth;
+}
+
+void gate_loosen(struct gate_device *d, enum vgpu_work work, uint32_t launches, uint64_t now)
+{
+	d->loosened += launches;
+	d->loose[work] += launches;
+	d->loose_at = now;
+}
+
 void gate_give_up(struct gate *g, struct vgpu_gate_thread *t, uint64_t now)
 {
 	struct gate_device *d = &g->device[t->device];
-	d->loosened += t->since;
-	d->loose_ns = (d->loose_ns > now ? d->loose_ns : now) + t->since * gate_mean(d, VGPU_WORK_KERNEL);
+	gate_loosen(d, VGPU_WORK_KERNEL, t->since, now);
 	t->since = 0;
 	t->tail_seen = 0;
 }
@@ -73,11 +88,11 @@ static uint64_t tails(const struct gate *g, int device)
 	return count;
 }
 
-uint64_t gate_in_flight(struct gate *g, int device, uint64_t now)
+uint64_t gate_in_flight(struct gate *g, int device)
 {
 	struct gate_device *d = &g->device[device];
-	uint64_t loose = d->loose_ns > now ? d->loose_ns - now : 0;
-	uint64_t flight = d->queued_ns + loose + tails(g, device) * gate_mean(d, VGPU_WORK_KERNEL);
+	uint64_t flight = gate_worth(d, d->queued) + gate_worth(d, d->loose) + d->unknown_ns +
+	                  tails(g, device) * gate_mean(d, VGPU_WORK_KERNEL);
 	return flight || !d->marks ? flight : 1;
 }
 
@@ -99,10 +114,23 @@ static bool tail_over(struct gate_device *d, struct vgpu_gate_thread *t, uint64_
 	return true;
 }
 
+static bool loose_over(struct gate_device *d, uint64_t now)
+{
+	uint64_t worth = gate_worth(d, d->loose);
+	uint64_t end = (d->loose_at > d->known_ns ? d->loose_at : d->known_ns) + worth;
+	if (worth == 0)
+		return true;
+	if (now < end + TAIL_GRACE_NS)
+		return false;
+	memset(d->loose, 0, sizeof d->loose);
+	d->known_ns = end;
+	return true;
+}
+
 static bool tails_over(struct gate *g, int device, uint64_t now)
 {
 	struct gate_device *d = &g->device[device];
-	bool over = now >= d->loose_ns;
+	bool over = loose_over(d, now);
 	for (uint32_t i = 0; i < g->high; i++) {
 		struct vgpu_gate_thread *t = &g->thread[i];
 		if (t->used && t->device == device)
@@ -150,7 +178,7 @@ static void end_period(struct gate *g, int device, uint64_t now)
 		end = d->busy_ns;
 	gate_pay(g, device, end);
 	d->flight_ns += end - d->busy_ns;
-	d->queued_ns = d->loose_ns = 0;
+	memset(d->loose, 0, sizeof d->loose);
 	__atomic_store_n(&d->line->flight_ns, d->flight_ns, __ATOMIC_RELAXED);
 	__atomic_store_n(&d->line->idle_ns, end, __ATOMIC_RELAXED);
 	store_busy(g, device, 0);

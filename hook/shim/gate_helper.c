@@ -69,7 +69,7 @@ static void sleep_until(const struct gate *g, const struct watch *w, uint64_t at
 static uint64_t next_look(struct gate *g, int device, uint64_t now)
 {
 	struct gate_device *d = &g->device[device];
-	uint64_t flight = gate_in_flight(g, device, now), expected = d->seen_ns + flight;
+	uint64_t flight = gate_in_flight(g, device), expected = d->seen_ns + flight;
 	if (flight == 0 && !d->inside && !gate_urgent(d) && d->known_ns + GATE_LAZY_NS > now)
 		return d->known_ns + GATE_LAZY_NS;
 	if (expected > now + GATE_POLL_NS)

@@ -112,14 +112,20 @@ void gate_push(struct gate *g, const struct gate_mark *mark)
 	struct gate_device *d = &g->device[mark->device];
 	if (g->count >= GATE_MARKS || g->frozen) {
 		/* Others were quicker, or a context is about to end: taken to last as long as estimated. */
-		uint64_t now = vgpu_now_ns();
-		d->loose_ns = (d->loose_ns > now ? d->loose_ns : now) + mark->cost_ns;
+		for (int work = 0; work < VGPU_WORKS; work++)
+			gate_loosen(d, (enum vgpu_work)work, mark->launches[work], vgpu_now_ns());
 		keep_event(g, mark->context, mark->event);
 		return;
 	}
-	g->mark[g->count] = *mark;
-	g->mark[g->count++].seq = ++g->seq;
-	d->queued_ns += mark->cost_ns;
+	struct gate_mark *new = &g->mark[g->count++];
+	*new = *mark;
+	new->seq = ++g->seq;
+	for (int work = 0; work < VGPU_WORKS; work++) {
+		new->launches[work] += d->loose[work];
+		d->queued[work] += new->launches[work];
+		d->loose[work] = 0;
+	}
+	d->unknown_ns += new->unknown_ns;
 	d->marks++;
 }
 
@@ -127,46 +133,55 @@ uint64_t gate_next_over(const struct gate *g, int device)
 {
 	for (unsigned i = 0; i < g->count; i++)
 		if (g->mark[i].device == device && !g->mark[i].over)
-			return g->device[device].seen_ns + g->mark[i].cost_ns;
+			return g->device[device].seen_ns + gate_worth(&g->device[device], g->mark[i].launches) +
+			       g->mark[i].unknown_ns;
 	return 0;
 }
 
 /* ---- what is over --------------------------------------------------------------------------------------------------------- */
 
 /* The means move by what the marks took, against what they were expected to take. */
-static void learn(struct gate_device *d, uint32_t works, uint64_t expected, uint64_t took)
+static void learn(struct gate_device *d, const uint32_t launches[VGPU_WORKS], uint64_t took)
 {
+	uint64_t expected = gate_worth(d, launches);
 	for (int work = 0; work < VGPU_WORKS; work++) {
-		if (!(works >> work & 1) || expected == 0)
+		if (launches[work] == 0)
 			continue;
 		uint64_t mean = gate_mean(d, (enum vgpu_work)work);
 		uint64_t now = took > expected * 16 ? mean * 16 : (uint64_t)((__uint128_t)mean * took / expected);
 		bool first = d->mean_ns[work] == 0;
-		mean = first ? now : now < mean ? (mean + now) / 2 : (3 * mean + now) / 4;
+		/* Falls quickly; a little more is a thread that looked late, a lot more is other work. */
+		mean = first ? now : now < mean || now > 4 * mean ? (mean + now) / 2 : (3 * mean + now) / 4;
 		d->mean_ns[work] = mean < MEAN_LEAST ? MEAN_LEAST : mean > MEAN_MOST ? MEAN_MOST : mean;
 	}
 }
 
-static void learn_device(struct gate *g, int device, uint64_t now)
+/* Counts what is over on a device, and learns from it. */
+static void count_over(struct gate *g, int device, uint64_t now)
 {
 	struct gate_device *d = &g->device[device];
-	uint64_t expected = 0, first = UINT64_MAX;
-	uint32_t works = 0;
+	uint32_t launches[VGPU_WORKS] = {0};
+	uint64_t first = UINT64_MAX, over = d->over;
+	bool teaches = true;
 	for (unsigned i = 0; i < g->count; i++) {
 		const struct gate_mark *m = &g->mark[i];
 		if (m->device != device || !m->over)
 			continue;
+		for (int work = 0; work < VGPU_WORKS; work++) {
+			launches[work] += m->launches[work];
+			d->queued[work] -= m->launches[work];
+		}
+		d->unknown_ns -= m->unknown_ns;
 		d->over++;
 		d->marks--;
-		d->queued_ns -= m->cost_ns < d->queued_ns ? m->cost_ns : d->queued_ns;
-		expected += m->works ? m->cost_ns : 0;
-		works |= m->works;
 		first = m->first_ns < first ? m->first_ns : first;
+		teaches = teaches && m->unknown_ns == 0;
 	}
-	if (first == UINT64_MAX)
+	if (d->over == over)
 		return;
 	uint64_t from = first > d->seen_ns ? first : d->seen_ns;
-	learn(d, works, expected, now > from ? now - from : 0);
+	if (teaches)
+		learn(d, launches, now > from ? now - from : 0);
 	d->seen_ns = d->known_ns = now;
 	d->stuck = false;
 }
@@ -176,7 +191,7 @@ void gate_sweep(struct gate *g, uint64_t now)
 	unsigned kept = 0;
 	for (int device = 0; device < PTG_DEVICES; device++)
 		if (g->device[device].marks)
-			learn_device(g, device, now);
+			count_over(g, device, now);
 	for (unsigned i = 0; i < g->count; i++) {
 		if (g->mark[i].over)
 			keep_event(g, g->mark[i].context, g->mark[i].event);
@@ -294,7 +309,7 @@ static void loose_over(struct gate *g, const struct vgpu_ticket *ticket)
 	for (uint32_t i = 0; i < g->ndev && i < PTG_DEVICES; i++)
 		loosened += g->device[i].loosened;
 	if (loosened == ticket->loose && g->ndev == 1)
-		g->device[0].loose_ns = 0;
+		memset(g->device[0].loose, 0, sizeof g->device[0].loose);
 }
 
 void vgpu_gate_over(const struct vgpu_ticket *ticket, enum vgpu_over what, CUstream stream)
@@ -308,7 +323,8 @@ void vgpu_gate_over(const struct vgpu_ticket *ticket, enum vgpu_over what, CUstr
 	uint64_t now = vgpu_now_ns();
 	for (unsigned i = 0; i < g->count && what != VGPU_OVER_SOME; i++) {
 		struct gate_mark *m = &g->mark[i];
-		bool covered = what == VGPU_OVER_CONTEXT ? m->context == context : m->works && m->stream == stream;
+		bool covered =
+		        what == VGPU_OVER_CONTEXT ? m->context == context : !m->unknown_ns && m->stream == stream;
 		m->over = m->over || (covered && m->seq < ticket->mark);
 	}
 	if (what != VGPU_OVER_SOME && t && (what == VGPU_OVER_CONTEXT || t->stream == stream))
@@ -346,10 +362,8 @@ void vgpu_gate_context_begin(void)
 static void forget_context(struct gate *g, CUcontext gone)
 {
 	for (unsigned i = 0; i < g->count; i++) {
-		if (g->mark[i].context != gone)
-			continue;
-		g->mark[i].over = true;
-		g->mark[i].works = 0; /* teaches nothing */
+		if (g->mark[i].context == gone)
+			g->mark[i].over = true;
 	}
 	gate_sweep(g, vgpu_now_ns());
 	for (unsigned i = 0; i < g->spares;) {

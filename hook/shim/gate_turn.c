@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #define SLEEP_NS    100000000u /* most at a time */
-#define EXPIRED_NS  1000000 /* the same while the deadline has passed and the word still says that we may */
+#define EXPIRED_NS  200000 /* the same while the deadline has passed and the word still says that we may */
 #define DEADLINE_NS UINT64_C(2000000000) /* a deadline further ahead is garbage */
 #define DEBT_NS     UINT64_C(900000000) /* most that the bucket may owe: nobody stands still for longer */
 #define PEERS_NS    5000000 /* how old the count of busy processes may be */
@@ -90,9 +90,12 @@ void gate_pay(struct gate *g, int device, uint64_t now)
 static uint64_t bucket_full(struct gate *g, int device, uint64_t now)
 {
 	gate_pay(g, device, now);
-	uint64_t until = __atomic_load_n(g->device[device].bucket, __ATOMIC_RELAXED);
+	uint64_t *bucket = g->device[device].bucket, until = __atomic_load_n(bucket, __ATOMIC_RELAXED);
 	if (until <= now + PTG_BUCKET_NS)
 		return 0;
+	if (until > now + PTG_BUCKET_NS + DEBT_NS) /* a scribbled ledger's */
+		__atomic_compare_exchange_n(bucket, &until, now + PTG_BUCKET_NS + DEBT_NS, false, __ATOMIC_RELAXED,
+		                            __ATOMIC_RELAXED);
 	until -= now + PTG_BUCKET_NS;
 	return until < DEBT_NS ? until : DEBT_NS;
 }
@@ -133,10 +136,10 @@ static bool has_turn(const struct gate_device *d, struct gate_wait *wait, uint64
 }
 
 /* Nobody answers: there never was an arbiter, or one that was asked has said nothing for so long. */
-static bool deserted(const struct gate *g, const struct gate_wait *wait, uint64_t now)
+static bool deserted(const struct gate *g, const struct gate_device *d, const struct gate_wait *wait, uint64_t now)
 {
 	if (!g->turns || (__atomic_load_n(&g->turns->arbiter, __ATOMIC_RELAXED) == 0 &&
-	                  __atomic_load_n(&g->turns->turn[0].heartbeat_ns, __ATOMIC_RELAXED) == 0))
+	                  __atomic_load_n(&d->turn->heartbeat_ns, __ATOMIC_RELAXED) == 0))
 		return true;
 	return wait->want_ns != 0 && now - wait->want_ns >= PTG_PATIENCE_NS;
 }
@@ -147,7 +150,7 @@ static bool may_by_turn(struct gate *g, int device, struct gate_wait *wait, uint
 	bool turn = has_turn(d, wait, now);
 	if (alive(d, now))
 		degrade(g, device, false, now);
-	else if (!turn && deserted(g, wait, now))
+	else if (!turn && deserted(g, d, wait, now))
 		degrade(g, device, true, now);
 	if (!d->degraded)
 		return turn;
@@ -174,7 +177,7 @@ uint64_t gate_bound(struct gate *g, int device, uint64_t now)
 static bool has_room(struct gate *g, int device, struct gate_wait *wait, uint64_t now)
 {
 	struct gate_device *d = &g->device[device];
-	uint64_t flight = gate_in_flight(g, device, now);
+	uint64_t flight = gate_in_flight(g, device);
 	if (flight == 0 || d->stuck || flight + gate_mean(d, VGPU_WORK_KERNEL) <= gate_bound(g, device, now))
 		return true;
 	if (wait->room_ns == 0 || wait->over != d->over) {
@@ -233,7 +236,8 @@ bool gate_may_launch(struct gate *g, int device, struct gate_wait *wait)
 		if (d->busy_ns)
 			return true;
 		gate_begin(g, device, now);
-		if (d->degraded || __atomic_load_n(&d->turn->word, __ATOMIC_SEQ_CST) == wait->word)
+		uint32_t word = __atomic_load_n(&d->turn->word, __ATOMIC_SEQ_CST);
+		if (d->degraded || word == wait->word)
 			return true;
 		gate_withdraw(g, device);
 	}
@@ -266,7 +270,7 @@ static void wait_for_turn(struct gate *g, int device, struct gate_wait *wait)
 		gate_ring(g); /* a new arbiter has not heard the first one */
 	}
 	gate_settle(g, device, vgpu_gate_self, now);
-	gate_helper_need(g, now + gate_in_flight(g, device, now));
+	gate_helper_need(g, now + gate_in_flight(g, device));
 	vgpu_unlock(&g->lock);
 	gate_sleep(&d->turn->word, wait->word, wait->sleep_ns, true);
 	vgpu_lock(&g->lock);

@@ -1,0 +1,119 @@
+/* An arbiter that does not answer: whoever has asked in vain goes on by the container's own bucket, at the rate of its share,
+ * says so, and waits for turns again when the arbiter is back. Whatever stands in the turns file, nobody hangs or dies. */
+#include "table.h"
+
+static CUfunction spin;
+static struct shared {
+	uint64_t made;
+	uint64_t stop;
+} *shared;
+
+static void *launcher(void *arg)
+{
+	OK(cuCtxSetCurrent(arg));
+	while (!LOOK(shared->stop)) {
+		OK(table_spin(spin, NULL, MS));
+		__atomic_add_fetch(&shared->made, 1, __ATOMIC_SEQ_CST);
+	}
+	return NULL;
+}
+
+static void player(int in, int out)
+{
+	pthread_t thread;
+	CUcontext context = start(0);
+	spin = table_kernel("spin_ns");
+	for (unsigned char command; (command = player_next(in)) != 0;) {
+		if (command == 'l')
+			CHECK(pthread_create(&thread, NULL, launcher, context) == 0, "thread");
+		else if (command == 'j')
+			CHECK(pthread_join(thread, NULL) == 0, "join");
+		player_answer(out, 0);
+	}
+}
+
+static void goes_on(uint64_t count)
+{
+	uint64_t from = LOOK(shared->made);
+	TABLE_UNTIL(LOOK(shared->made) >= from + count);
+}
+
+/* It waits: what it says, and that nothing is launched any more from then on. */
+static void stands(struct ptg_slot_turn *line)
+{
+	TABLE_UNTIL(LOOK(line->want) == 1 && LOOK(line->busy_ns) == 0);
+	uint64_t made = LOOK(shared->made), engine = table_engine(0);
+	for (int i = 0; i < 50; i++)
+		table_breathe();
+	CHECK(LOOK(shared->made) == made && table_engine(0) == engine, "launches while it is nobody's turn");
+}
+
+static void scribble(struct table *t, unsigned seed)
+{
+	unsigned char *at = (unsigned char *)&t->turns->turn[0];
+	for (size_t i = 0; i < sizeof(t->turns->turn[0]); i++) {
+		seed = seed * 1103515245 + 12345;
+		at[i] = (unsigned char)(seed >> 16);
+	}
+	table_wake(t, 0);
+}
+
+int main(void)
+{
+	struct table t;
+	shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	CHECK(shared != MAP_FAILED, "mmap");
+	table_set(&t, "table", 1);
+	struct player p = player_start(player);
+	player_ask(&p, 'l');
+	struct ptg_slot_turn *line = table_line(&t, p.pid, 0);
+	stands(line);
+	CHECK(LOOK(line->degraded) == 0, "degraded beside a living arbiter");
+	table_open(&t);
+	goes_on(20);
+
+	/* Dies in its turn: the word stays odd and the deadline passes. Then half of the time, by the policy's cores. */
+	table_die(&t);
+	TABLE_UNTIL(LOOK(line->degraded) == 1);
+	uint64_t began = table_now(), engine = table_engine(0);
+	goes_on(300);
+	uint64_t took = table_now() - began, ran = table_engine(0) - engine;
+	NOTE("degraded: %llu of %llu ms", (unsigned long long)(ran / MS), (unsigned long long)(took / MS));
+	/* The window lets it run 100 ms of its share ahead, and what is in flight besides; a slow machine only less. */
+	CHECK(ran <= took / 2 + 70 * MS, "%llu ms of %llu were used under 50 %%", (unsigned long long)(ran / MS),
+	      (unsigned long long)(took / MS));
+
+	table_live(&t);
+	TABLE_UNTIL(LOOK(line->degraded) == 0);
+	table_close(&t);
+	stands(line);
+
+	/* Dies while everybody waits. */
+	table_die(&t);
+	goes_on(20);
+	CHECK(LOOK(line->degraded) == 1, "not degraded");
+
+	/* Garbage is an arbiter that does not answer, and one that comes makes it whole. */
+	for (unsigned seed = 1; seed <= 20; seed++) {
+		scribble(&t, seed);
+		goes_on(5);
+	}
+	memset(&t.turns->turn[0], 0, sizeof(t.turns->turn[0]));
+	table_live(&t);
+	stands(line);
+	CHECK(LOOK(line->degraded) == 0, "still degraded");
+
+	/* A bucket full of garbage. */
+	t.ledger->device[0].bucket_ns = UINT64_MAX;
+	table_die(&t);
+	goes_on(20);
+	t.ledger->device[0].bucket_ns = UINT64_MAX / 2;
+	goes_on(20);
+	table_live(&t);
+	table_open(&t);
+	__atomic_store_n(&shared->stop, 1, __ATOMIC_SEQ_CST);
+	player_ask(&p, 'j');
+	player_end(&p, false);
+	table_end(&t);
+	return 0;
+}
