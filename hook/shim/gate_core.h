@@ -122,9 +122,10 @@ static inline bool gate_gated(int device)
 struct gate_wait {
 	uint32_t word; /* the turn's, when it was looked at */
 	uint64_t want_ns; /* waits for the turn, since */
-	uint64_t room_ns; /* waits for room, until */
+	uint64_t room_ns; /* waits for room no longer than until then; 0: it did not have to */
 	uint64_t over; /* marks that were over then */
 	uint64_t sleep_ns; /* at most so long now */
+	bool room; /* that is what it waits for now */
 	bool free; /* not under the gate any more */
 };
 /* False: gate_wait(), then again. */

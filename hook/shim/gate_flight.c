@@ -24,6 +24,8 @@ uint64_t gate_mean(const struct gate_device *d, enum vgpu_work work)
 
 uint32_t gate_every(const struct gate_device *d)
 {
+	if (d->stuck) /* what does not end may wait for launches that still have to find place in the driver's queue */
+		return GATE_EVERY;
 	uint64_t every = GATE_SPAN_NS / gate_mean(d, VGPU_WORK_KERNEL);
 	return every < 1 ? 1 : every > GATE_EVERY ? GATE_EVERY : (uint32_t)every;
 }

@@ -227,11 +227,11 @@ bool gate_may_launch(struct gate *g, int device, struct gate_wait *wait)
 		wait->free = !gate_gated(device);
 		if (wait->free)
 			return true;
-		if (!may_by_turn(g, device, wait, now)) {
-			wait->room_ns = 0;
+		wait->room = false;
+		if (!may_by_turn(g, device, wait, now))
 			return false;
-		}
-		if (!has_room(g, device, wait, now))
+		wait->room = !has_room(g, device, wait, now);
+		if (wait->room)
 			return false;
 		if (d->busy_ns)
 			return true;
@@ -278,7 +278,7 @@ static void wait_for_turn(struct gate *g, int device, struct gate_wait *wait)
 
 void gate_wait(struct gate *g, int device, struct gate_wait *wait)
 {
-	if (wait->room_ns != 0) {
+	if (wait->room) {
 		gate_waited(g, device, wait); /* it has its turn */
 		wait_for_room(g, wait);
 	} else {

@@ -87,7 +87,7 @@ static uint64_t most_ahead(uint64_t engine, uint64_t count, uint64_t ns)
 {
 	uint64_t most = 0;
 	while (table_engine(0) < engine + count * ns) {
-		uint64_t done = (table_engine(0) - engine) / ns, ahead = made();
+		uint64_t ahead = made(), done = (table_engine(0) - engine) / ns; /* in this order: never too many */
 		ahead = ahead > done ? ahead - done : 0;
 		most = ahead > most ? ahead : most;
 		sched_yield();
