@@ -216,6 +216,15 @@ static void meet(struct gate *g, int device, CUstream stream)
 	gate_settle(g, device, vgpu_gate_self, vgpu_now_ns());
 }
 
+/* Without a driver that is up (in a fork's child), or any context, a launch fails: it does not wait for that. */
+static bool can_run(CUstream stream)
+{
+	CUcontext context = NULL;
+	CUresult result = real_cuCtxGetCurrent(&context);
+	bool own = stream == NULL || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
+	return result == CUDA_SUCCESS && (context != NULL || !own);
+}
+
 static void admit(struct gate *g, int device, struct vgpu_launch *launch)
 {
 	struct gate_device *d = &g->device[device];
@@ -249,7 +258,7 @@ void vgpu_gate_enter(struct vgpu_launch *launch)
 	if (*vgpu_gate_at == 0)
 		vgpu_state(); /* the first call of all may be a launch */
 	struct gate *g = *vgpu_gate_at != 0 ? gate_get() : NULL;
-	if (g && !gate_capturing(launch->stream)) { /* what is captured does not run now */
+	if (g && can_run(launch->stream) && !gate_capturing(launch->stream)) { /* what is captured does not run now */
 		int device = device_of(g, launch->stream);
 		if (device >= 0 && device < PTG_DEVICES && gate_gated(device))
 			admit(g, device, launch);
