@@ -66,6 +66,7 @@ static bool publish(struct ptg_host *host, struct tenant *t, struct account *a, 
 		store(at, turn);
 		a->closed_at = now;
 		a->ask_at = a->ask_after = 0;
+		wake(&at->word); /* whoever watches for the end of what is in flight looks more often now */
 		host->stats.closed++;
 	} else {
 		store(at, turn);
