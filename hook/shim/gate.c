@@ -229,7 +229,7 @@ static void admit(struct gate *g, int device, struct vgpu_launch *launch)
 {
 	struct gate_device *d = &g->device[device];
 	struct vgpu_gate_thread *t = own_block(g);
-	struct gate_wait wait = {0};
+	struct gate_wait wait = {.work = launch->work};
 	vgpu_lock(&g->lock);
 	if (t) {
 		put_right(g, t);

@@ -36,6 +36,7 @@ struct gate_mark {
 	CUevent event;
 	CUstream stream;
 	uint64_t first_ns; /* when the first of its launches began */
+	uint64_t open_ns; /* when it was last seen not to be over; 0: never */
 	int device;
 	uint32_t launches[VGPU_WORKS]; /* that it stands for; none: work that nobody counted */
 	uint64_t unknown_ns; /* estimate of that */
@@ -53,7 +54,7 @@ struct gate_device {
 	uint64_t *bucket; /* PTG_BUCKET_NS */
 	uint64_t busy_ns; /* 0: no period */
 	uint64_t known_ns; /* when something was last known to be over */
-	uint64_t seen_ns; /* until when marks have been accounted for in the means */
+	uint64_t seen_ns; /* when the latest mark that is over ended, as far as is known */
 	uint64_t charged_ns; /* until when the bucket has paid */
 	uint64_t flight_ns, waited_ns, waits, launches; /* what stands in the line */
 	uint64_t unknown_ns; /* sum over the marks */
@@ -125,6 +126,7 @@ struct gate_wait {
 	uint64_t room_ns; /* waits for room no longer than until then; 0: it did not have to */
 	uint64_t over; /* marks that were over then */
 	uint64_t sleep_ns; /* at most so long now */
+	enum vgpu_work work; /* that waits */
 	bool room; /* that is what it waits for now */
 	bool free; /* not under the gate any more */
 };
@@ -164,6 +166,9 @@ void gate_push(struct gate *g, const struct gate_mark *mark);
 bool gate_ask(struct gate *g); /* asks the driver, without the lock meanwhile; true: some are over */
 void gate_sweep(struct gate *g, uint64_t now); /* takes out marks that are over */
 uint64_t gate_next_over(const struct gate *g, int device); /* when the oldest mark is expected to be over */
+/* When to look at what is expected to be over at some time: earlier than that, too, at growing distances, since what ended
+ * long ago and is found on time teaches nothing. */
+uint64_t gate_look_at(const struct gate_device *d, uint64_t expected, uint64_t now);
 
 /* ---- gate_helper.c ------------------------------------------------------------------------------------------------------ */
 

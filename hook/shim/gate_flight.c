@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #define MEMBARRIER_EXPEDITED 8 /* MEMBARRIER_CMD_PRIVATE_EXPEDITED */
-#define FIRST_MEAN_NS        500000 /* of what was never seen to end */
+#define FIRST_MEAN_NS        GATE_FLIGHT_NS /* of what was never seen to end: one at a time */
 #define TAIL_GRACE_NS        100000
 #define NO_STREAM            ((CUstream)UINTPTR_MAX)
 

@@ -73,7 +73,9 @@ static uint64_t next_look(struct gate *g, int device, uint64_t now)
 	if (flight == 0 && !d->inside && !gate_urgent(d) && d->known_ns + GATE_LAZY_NS > now)
 		return d->known_ns + GATE_LAZY_NS;
 	if (expected > now + GATE_POLL_NS)
-		return gate_urgent(d) || expected - now < GATE_TICK_NS ? expected : now + GATE_TICK_NS;
+		return gate_urgent(d)                  ? gate_look_at(d, expected, now)
+		       : expected - now < GATE_TICK_NS ? expected
+		                                       : now + GATE_TICK_NS;
 	uint64_t late = now > expected ? (now - expected) / 8 : 0,
 	         most = gate_urgent(d) ? GATE_TICK_NS : 5 * GATE_TICK_NS;
 	late = late < GATE_POLL_NS ? GATE_POLL_NS : late;

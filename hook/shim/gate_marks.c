@@ -140,10 +140,23 @@ uint64_t gate_next_over(const struct gate *g, int device)
 
 /* ---- what is over --------------------------------------------------------------------------------------------------------- */
 
-/* The means move by what the marks took, against what they were expected to take. */
-static void learn(struct gate_device *d, const uint32_t launches[VGPU_WORKS], uint64_t took)
+uint64_t gate_look_at(const struct gate_device *d, uint64_t expected, uint64_t now)
 {
-	uint64_t expected = gate_worth(d, launches);
+	uint64_t since = now > d->seen_ns ? now - d->seen_ns : 0;
+	uint64_t next = now + (since > GATE_POLL_NS ? since : GATE_POLL_NS);
+	return expected > now + GATE_POLL_NS && expected < next ? expected : next;
+}
+
+static uint64_t clip(uint64_t value, uint64_t least, uint64_t most)
+{
+	return value < least ? least : value > most ? most : value;
+}
+
+/* The means move by what the marks took, against what they were expected to take. All that is known of it are two looks,
+ * at the first of which they were not over: an expectation between the two is kept. Who looks late learns nothing. */
+static void learn(struct gate_device *d, const uint32_t launches[VGPU_WORKS], uint64_t least, uint64_t most)
+{
+	uint64_t expected = gate_worth(d, launches), took = clip(expected, least, most);
 	for (int work = 0; work < VGPU_WORKS; work++) {
 		if (launches[work] == 0)
 			continue;
@@ -151,7 +164,10 @@ static void learn(struct gate_device *d, const uint32_t launches[VGPU_WORKS], ui
 		uint64_t now = took > expected * 16 ? mean * 16 : (uint64_t)((__uint128_t)mean * took / expected);
 		bool first = d->mean_ns[work] == 0;
 		/* Falls quickly; a little more is a thread that looked late, a lot more is other work. */
-		mean = first ? now : now < mean || now > 4 * mean ? (mean + now) / 2 : (3 * mean + now) / 4;
+		if (first)
+			mean = mean * most / expected;
+		else
+			mean = now < mean || now > 4 * mean ? (mean + now) / 2 : (3 * mean + now) / 4;
 		d->mean_ns[work] = mean < MEAN_LEAST ? MEAN_LEAST : mean > MEAN_MOST ? MEAN_MOST : mean;
 	}
 }
@@ -161,7 +177,7 @@ static void count_over(struct gate *g, int device, uint64_t now)
 {
 	struct gate_device *d = &g->device[device];
 	uint32_t launches[VGPU_WORKS] = {0};
-	uint64_t first = UINT64_MAX, over = d->over;
+	uint64_t first = UINT64_MAX, over = d->over, open = 0;
 	bool teaches = true;
 	for (unsigned i = 0; i < g->count; i++) {
 		const struct gate_mark *m = &g->mark[i];
@@ -175,14 +191,16 @@ static void count_over(struct gate *g, int device, uint64_t now)
 		d->over++;
 		d->marks--;
 		first = m->first_ns < first ? m->first_ns : first;
+		open = m->open_ns > open ? m->open_ns : open;
 		teaches = teaches && m->unknown_ns == 0;
 	}
 	if (d->over == over)
 		return;
 	uint64_t from = first > d->seen_ns ? first : d->seen_ns;
+	uint64_t most = now > from ? now - from : 0, least = clip(open > from ? open - from : 0, 0, most);
 	if (teaches)
-		learn(d, launches, now > from ? now - from : 0);
-	d->seen_ns = d->known_ns = now;
+		learn(d, launches, least, most);
+	d->seen_ns = d->known_ns = teaches ? from + clip(gate_worth(d, launches), least, most) : now;
 	d->stuck = false;
 }
 
@@ -242,14 +260,18 @@ static void put(struct question *q, unsigned count)
 	}
 }
 
-static void hear(struct gate *g, const struct question *q, unsigned count)
+static void hear(struct gate *g, const struct question *q, unsigned count, uint64_t asked)
 {
 	unsigned at = 0;
 	for (unsigned i = 0; i < count; i++) {
 		while (at < g->count && g->mark[at].seq < q[i].seq)
 			at++;
-		if (at < g->count && g->mark[at].seq == q[i].seq && q[i].over)
+		if (at >= g->count || g->mark[at].seq != q[i].seq)
+			continue;
+		if (q[i].over)
 			g->mark[at].over = true;
+		else
+			g->mark[at].open_ns = asked;
 	}
 }
 
@@ -275,7 +297,7 @@ bool gate_ask(struct gate *g)
 	driver_end(before, cancel);
 	vgpu_lock(&g->lock);
 	__atomic_store_n(&g->asking, 0, __ATOMIC_RELEASE);
-	hear(g, q, count);
+	hear(g, q, count, now);
 	unsigned marks = g->count;
 	gate_sweep(g, vgpu_now_ns());
 	return g->count != marks;

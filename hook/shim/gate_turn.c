@@ -178,17 +178,15 @@ static bool has_room(struct gate *g, int device, struct gate_wait *wait, uint64_
 {
 	struct gate_device *d = &g->device[device];
 	uint64_t flight = gate_in_flight(g, device);
-	if (flight == 0 || d->stuck || flight + gate_mean(d, VGPU_WORK_KERNEL) <= gate_bound(g, device, now))
+	if (flight == 0 || d->stuck || flight + gate_mean(d, wait->work) <= gate_bound(g, device, now))
 		return true;
 	if (wait->room_ns == 0 || wait->over != d->over) {
 		wait->over = d->over;
 		wait->room_ns = now + 2 * flight + GATE_GUARD_NS;
 	}
 	d->stuck = now >= wait->room_ns;
-	uint64_t next = gate_next_over(g, device);
-	wait->sleep_ns = next > now + GATE_POLL_NS ? next - now : GATE_POLL_NS;
-	if (wait->sleep_ns > GATE_TICK_NS)
-		wait->sleep_ns = GATE_TICK_NS;
+	uint64_t next = gate_look_at(d, gate_next_over(g, device), now);
+	wait->sleep_ns = next - now < GATE_TICK_NS ? next - now : GATE_TICK_NS;
 	return d->stuck;
 }
 
