@@ -12,10 +12,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#define ASK_FIRST  (3 * HOST_MS) /* after a turn was closed: most are drained by then */
-#define ASK_WAITER (100 * HOST_MS)
-#define ASK_LAST   (100 * HOST_MS) /* most distance between two looks at a tenant that keeps others waiting */
-#define ASK_SELDOM (1000 * HOST_MS) /* … at one that does not */
+#define ASK_FIRST    (3 * HOST_MS) /* after a turn was closed: most are drained by then */
+#define ASK_WAITER   (100 * HOST_MS)
+#define ASK_LAST     (100 * HOST_MS) /* most distance between two looks at a tenant that keeps others waiting */
+#define BURIED_EVERY (10000 * HOST_MS) /* between two lines in the log: a tenant may claim what it likes */
+#define ASK_SELDOM   (1000 * HOST_MS) /* … at one that does not */
 
 bool claims_bell(struct tenant *t)
 {
@@ -45,21 +46,25 @@ static bool is_ghost(const struct account *a, unsigned slot, const struct ptg_sl
 }
 
 /* Ask for the lock of each slot that claims something. */
-static void find_dead(struct ptg_host *host, struct tenant *t, struct account *a, const struct ptg_slot_turn *lines)
+static void find_dead(struct ptg_host *host, struct tenant *t, struct account *a, const struct ptg_slot_turn *lines,
+                      uint64_t now)
 {
-	for (unsigned slot = 0; slot < t->high; slot++) {
+	unsigned found = 0;
+	if (!a->ghosts)
+		a->ghosts = calloc(PTG_SLOTS, sizeof *a->ghosts);
+	for (unsigned slot = 0; a->ghosts && slot < t->high; slot++) {
 		const struct ptg_slot_turn *line = &lines[slot];
 		if ((!line->busy_ns && !line->want) || is_ghost(a, slot, line) || !lock_is_free(t->ledger_fd, slot))
 			continue;
-		if (!a->ghosts)
-			a->ghosts = calloc(PTG_SLOTS, sizeof *a->ghosts);
-		if (!a->ghosts)
-			return; /* asked again at the next look */
 		a->ghosts[slot] = (struct ghost){line->busy_ns, line->want_ns};
-		host->stats.ghosts++;
-		host_log(host, "%s: slot %u on %s is a dead process's: what it claims no longer counts", t->name, slot,
-		         host->device[a->device].uuid);
+		found++;
 	}
+	host->stats.ghosts += found;
+	if (!found || (t->buried_at && now - t->buried_at < BURIED_EVERY))
+		return;
+	t->buried_at = now;
+	host_log(host, "%s: what %u dead %s on %s claims no longer counts", t->name, found,
+	         found == 1 ? "process" : "processes", host->device[a->device].uuid);
 }
 
 static uint64_t earlier(uint64_t a, uint64_t b)
@@ -133,7 +138,7 @@ static void read_account(struct ptg_host *host, struct tenant *t, unsigned index
 	}
 	if (now < claims_due(t, a))
 		return;
-	find_dead(host, t, a, lines);
+	find_dead(host, t, a, lines, now);
 	uint64_t most = is_open(t, a) ? ASK_SELDOM : ASK_LAST;
 	a->ask_after = earlier(a->ask_after ? 2 * a->ask_after : ASK_FIRST, most);
 	a->ask_at = now + a->ask_after;

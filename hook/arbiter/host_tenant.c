@@ -78,7 +78,7 @@ static void complain(struct ptg_host *host, struct tenant *t, const char *what)
 	t->complained = true;
 }
 
-/* 1 good, 0 not made yet, -1 foreign. A maker stores the magic last. */
+/* 1 good, 0 not whole (yet), -1 foreign. A maker stores the magic last. */
 static int is_known(int fd, uint64_t magic, uint32_t layout, uint32_t size)
 {
 	struct {
@@ -90,7 +90,7 @@ static int is_known(int fd, uint64_t magic, uint32_t layout, uint32_t size)
 		return 0;
 	if (head.magic != magic || head.layout != layout || head.size != size || fstat(fd, &st))
 		return -1;
-	return (uint64_t)st.st_size >= size ? 1 : -1;
+	return (uint64_t)st.st_size >= size;
 }
 
 static void drop_ledger(struct ptg_host *host, struct tenant *t)
@@ -123,7 +123,7 @@ static void take_ledger(struct ptg_host *host, struct tenant *t)
 		page = mmap(NULL, PTG_BELL_PAGE, PROT_READ, MAP_SHARED, t->ledger_fd, 0);
 	if (page == MAP_FAILED) {
 		if (known)
-			complain(host, t, "its ledger is not of this arbiter's layout, or cut");
+			complain(host, t, "its ledger is not of this arbiter's layout");
 		close_fd(&t->ledger_fd);
 		return;
 	}
@@ -160,7 +160,7 @@ static void take_turns(struct ptg_host *host, struct tenant *t)
 	close_fd(&fd);
 	if (map == MAP_FAILED) {
 		if (known)
-			complain(host, t, "its turns file is not of this arbiter's layout, or cut");
+			complain(host, t, "its turns file is not of this arbiter's layout");
 		return;
 	}
 	t->turns = map;

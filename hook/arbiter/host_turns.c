@@ -26,7 +26,7 @@ static uint32_t flags_of(const struct arb_turn *turn)
 }
 
 /* All but the word. */
-static void store(struct ptg_turn *at, const struct arb_turn *turn)
+PTG_GUARDED static void store(struct ptg_turn *at, const struct arb_turn *turn)
 {
 	__atomic_store_n(&at->flags, flags_of(turn), __ATOMIC_RELAXED);
 	__atomic_store_n(&at->serial, turn->serial, __ATOMIC_RELAXED);
@@ -54,8 +54,8 @@ static uint32_t step_of(const struct account *a, bool open, const struct arb_tur
 }
 
 /* Publish one account; whether what it did before it could see that has to be looked at: it rang no bell. */
-static bool publish(struct ptg_host *host, struct tenant *t, struct account *a, const struct arb_turn *turn,
-                    uint64_t now)
+PTG_GUARDED static bool publish(struct ptg_host *host, struct tenant *t, struct account *a, const struct arb_turn *turn,
+                                uint64_t now)
 {
 	struct ptg_turn *at = &t->turns->turn[a->at];
 	uint32_t step = step_of(a, is_open(t, a), turn);
@@ -81,7 +81,7 @@ static bool publish(struct ptg_host *host, struct tenant *t, struct account *a, 
 	return look;
 }
 
-static bool publish_all(struct ptg_host *host, struct tenant *t, uint64_t now, bool beat)
+PTG_GUARDED static bool publish_all(struct ptg_host *host, struct tenant *t, uint64_t now, bool beat)
 {
 	static const struct arb_turn nothing;
 	bool look = false;
@@ -122,7 +122,7 @@ bool turns_publish(struct ptg_host *host, struct tenant *t, uint64_t now, bool b
 }
 
 /* Bring every word to even; who sleeps on one looks again. */
-static void close_words(struct tenant *t, int32_t arbiter)
+PTG_GUARDED static void close_words(struct tenant *t, int32_t arbiter)
 {
 	for (unsigned i = 0; i < PTG_DEVICES; i++) {
 		struct ptg_turn *at = &t->turns->turn[i];

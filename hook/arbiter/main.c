@@ -63,10 +63,9 @@ static uint64_t parse_seconds(const char *text)
 }
 
 /* The working directory is left; a name that leads nowhere is complained about by whoever opens it. */
-static const char *absolute(const char *path)
+static const char *absolute(const char *path, char whole[PATH_MAX])
 {
-	const char *whole = realpath(path, NULL);
-	return whole ? whole : path;
+	return realpath(path, whole) ? whole : path;
 }
 
 static int parse(int argc, char **argv, struct arguments *a)
@@ -151,14 +150,14 @@ static void handle_signals(void)
 int main(int argc, char **argv)
 {
 	struct arguments a;
-	char why[1024], line[1100];
+	char why[1024], line[1100], root[PATH_MAX], lock_dir[PATH_MAX];
 	if (parse(argc, argv, &a)) {
 		fputs(help, stderr);
 		return 2;
 	}
 	close_inherited(a.ready_fd);
-	a.options.root = absolute(a.options.root);
-	a.options.lock_dir = absolute(a.options.lock_dir);
+	a.options.root = absolute(a.options.root, root);
+	a.options.lock_dir = absolute(a.options.lock_dir, lock_dir);
 	if (a.log) {
 		a.options.log_fd = open_log(a.log);
 		if (a.options.log_fd < 0) {
