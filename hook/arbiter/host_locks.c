@@ -9,7 +9,7 @@
  * nothing is followed, a file must be plain and have one name, and what it says is shown and never believed. Whoever can
  * write into that directory can keep arbiters off a device; tenants then live by their private buckets.
  * What can go wrong: no such directory, one that anybody may rename in, a file that we cannot open: DEVICE_REFUSED, with a
- * line in the log; tried again whenever a share changes. */
+ * line in the log; tried again for a few seconds, and whenever a share changes. */
 #include "host_local.h"
 
 #include <errno.h>
@@ -51,6 +51,13 @@ static void sign(struct ptg_host *host, int fd)
 		host_log(host, "cannot say in a lock file that it is ours: %s", strerror(errno));
 }
 
+/* When to try again: a few times, longer apart each time. */
+static void try_again(struct device *d, uint64_t now)
+{
+	d->retry_after = d->retry_after ? 2 * d->retry_after : RETRY_FIRST;
+	d->retry_at = d->retry_after > RETRY_LAST ? ARB_NEVER : now + d->retry_after;
+}
+
 /* Take the lock of a file that open_lock() opened, if nobody holds it. */
 static bool try_lock(int fd)
 {
@@ -75,9 +82,9 @@ static int open_lock(int dir, const char *name, mode_t mode)
 	struct stat st;
 	int fd = openat(dir, name, flags);
 	if (fd < 0 && errno == ENOENT) {
-		fd = openat(dir, name, flags | O_CREAT | O_EXCL, 0600);
+		fd = openat(dir, name, flags | O_CREAT | O_EXCL, mode);
 		if (fd >= 0)
-			fchmod(fd, mode);
+			fchmod(fd, mode); /* whatever the umask is */
 		else if (errno == EEXIST)
 			fd = openat(dir, name, flags);
 	}
@@ -190,6 +197,7 @@ static void let_go(struct ptg_host *host, struct device *d)
 	d->lock = -1;
 	d->state = DEVICE_UNUSED;
 	d->retry_at = ARB_NEVER;
+	d->retry_after = 0;
 }
 
 /* Whether the lock file still has the name that others look for. */
@@ -210,6 +218,7 @@ static void take(struct ptg_host *host, struct device *d, uint64_t now)
 			         "device %s: cannot be locked in %s: %s; its tenants live by their private buckets",
 			         d->uuid, host->lock_dir, why);
 		d->state = DEVICE_REFUSED;
+		try_again(d, now); /* its maker may just be about to open it for all */
 		return;
 	}
 	if (d->watch < 0)
@@ -224,6 +233,7 @@ static void take(struct ptg_host *host, struct device *d, uint64_t now)
 			host_log(host, "device %s: free now, arbitrated from here", d->uuid);
 		d->state = DEVICE_OURS;
 		d->retry_at = ARB_NEVER;
+		d->retry_after = 0;
 		sign(host, d->lock);
 		return;
 	}
@@ -235,8 +245,7 @@ static void take(struct ptg_host *host, struct device *d, uint64_t now)
 		         d->uuid, owner, host->root);
 	}
 	d->state = DEVICE_FOREIGN;
-	d->retry_after = d->retry_after ? 2 * d->retry_after : RETRY_FIRST;
-	d->retry_at = d->retry_after > RETRY_LAST ? ARB_NEVER : now + d->retry_after;
+	try_again(d, now);
 	if (d->watch < 0)
 		d->retry_at = now + RETRY_LAST; /* nothing tells us */
 }
@@ -251,8 +260,9 @@ bool locks_step(struct ptg_host *host, uint64_t now)
 			let_go(host, d); /* somebody removed the file: who comes next makes another */
 		if (!d->gated && d->state != DEVICE_UNUSED)
 			let_go(host, d);
-		else if (d->gated && (d->state == DEVICE_UNUSED || (d->state == DEVICE_REFUSED && host->changed) ||
-		                      (d->state == DEVICE_FOREIGN && d->retry_at <= now)))
+		else if (d->gated && d->state != DEVICE_OURS &&
+		         (d->state == DEVICE_UNUSED || d->retry_at <= now ||
+		          (d->state == DEVICE_REFUSED && host->changed)))
 			take(host, d, now);
 		if (d->state == DEVICE_OURS || (d->state == DEVICE_UNUSED && !d->gated))
 			d->retry_at = ARB_NEVER;
