@@ -70,7 +70,7 @@ struct ptg_host *ptg_host_open(const struct ptg_host_options *options, char *why
 		snprintf(why, size, "a path of %zu bytes or more", sizeof host->root);
 	} else if (!open_root(host, why, size) && !locks_serve(host, why, size)) {
 		host->arb = arb_new();
-		int guarded = turns_guard();
+		int guarded = guard_install();
 		if (host->arb && !guarded) {
 			watch_open(host);
 			return host;
@@ -137,7 +137,10 @@ static void count_ring(struct tenant *t, uint64_t now)
 static void look_at_tenants(struct ptg_host *host, uint64_t now)
 {
 	for (struct tenant *t = host->tenants; t; t = t->next) {
-		if (t->bell_page && claims_bell(t)) {
+		t->rings_now = false;
+		if (t->bell_page)
+			claims_bell(t);
+		if (t->rings_now) {
 			t->rung = true;
 			count_ring(t, now);
 			if (!t->used)

@@ -1,8 +1,8 @@
 /* host_claims.c: what a tenant says of its turns, read from its ledger, without what dead processes left in it.
  *
  * Called by host.c each round, after a closed turn was published (the fence between is turns_publish()'s). The ledger is
- * read with pread alone, at fixed places: a tenant may truncate it or write anything into it, and whatever it claims
- * harms only itself. A process that was killed in its turn claims for ever that it works; so where a claim is suspicious
+ * read at fixed places, the lines with pread and the words of its first page guarded: a tenant may truncate it or write
+ * anything into it, and whatever it claims harms only itself. A process that was killed in its turn claims for ever that it works; so where a claim is suspicious
  * (a closed turn that is not drained, a wait or a flight that lasts), the slot's lock is asked for: free = dead. Such a
  * claim is left out until the line says something else: whoever takes the slot next clears it first. */
 #include "host_local.h"
@@ -18,20 +18,25 @@
 #define BURIED_EVERY (10000 * HOST_MS) /* between two lines in the log: a tenant may claim what it likes */
 #define ASK_SELDOM   (1000 * HOST_MS) /* … at one that does not */
 
-bool claims_bell(struct tenant *t)
+struct head {
+	const struct ptg_ledger *page;
+	uint32_t bell, high;
+};
+
+HOST_GUARDED static void read_head(void *argument)
 {
-	/* turn_bell and high: the second and third line behind the header. */
-	struct {
-		uint32_t turn_bell, pad[15];
-		uint32_t reclaimed, hint, high;
-	} head;
-	uint32_t before = t->bell;
-	t->cut = pread(t->ledger_fd, &head, sizeof head, offsetof(struct ptg_ledger, turn_bell)) != sizeof head;
-	if (t->cut)
-		return false;
-	t->bell = head.turn_bell;
+	struct head *head = argument;
+	head->bell = __atomic_load_n(&head->page->turn_bell, __ATOMIC_ACQUIRE);
+	head->high = __atomic_load_n(&head->page->high, __ATOMIC_RELAXED);
+}
+
+void claims_bell(struct tenant *t)
+{
+	struct head head = {t->bell_page, t->bell, 0};
+	t->cut = !guard_run(read_head, &head);
+	t->rings_now = head.bell != t->bell;
+	t->bell = head.bell;
 	t->high = head.high < PTG_SLOTS ? head.high : PTG_SLOTS;
-	return t->bell != before;
 }
 
 static bool lock_is_free(int fd, unsigned slot)
@@ -127,6 +132,7 @@ static void read_account(struct ptg_host *host, struct tenant *t, unsigned index
 	size_t bytes = t->high * sizeof *lines;
 	off_t from = (off_t)(offsetof(struct ptg_ledger, turn) + index * sizeof lines);
 	a->claim = (struct arb_claim){0};
+	a->stale = false;
 	if (t->cut || pread(t->ledger_fd, lines, bytes, from) != (ssize_t)bytes) {
 		t->cut = true;
 		return;
@@ -147,7 +153,12 @@ static void read_account(struct ptg_host *host, struct tenant *t, unsigned index
 
 void claims_read(struct ptg_host *host, struct tenant *t, uint64_t now)
 {
-	for (unsigned index = 0; index < t->policy.ndev; index++)
-		if (t->account[index].served && t->account[index].told.gated)
+	for (unsigned index = 0; index < t->policy.ndev; index++) {
+		const struct account *a = &t->account[index];
+		if (!a->served || !a->told.gated)
+			continue;
+		/* While its word is even, a container rings whenever it claims something else. */
+		if (t->rings_now || t->cut || a->stale || is_open(t, a) || claims_due(t, a) <= now)
 			read_account(host, t, index, now);
+	}
 }

@@ -4,6 +4,7 @@
  *   host_tenant.c  one hand-over: its files, its policy, whether anybody uses it
  *   host_claims.c  what a ledger says of turns, without what dead processes left in it
  *   host_turns.c   the turn words
+ *   host_guard.c   files that somebody cuts while they are mapped
  *   host_watch.c   hand-overs that come and go (inotify)
  *   host_wait.c    sleeping on all bells at once
  *   host_locks.c   one arbiter a device, one host a root
@@ -44,6 +45,7 @@ struct account {
 	struct arb_share share; /* as the policy says now */
 	struct arb_share told; /* as the core was told last */
 	struct arb_claim claim;
+	bool stale; /* the claim was not read since the turn was closed, or at all */
 	struct arb_turn shown; /* what was published last */
 	uint64_t closed_at; /* of the turn, where its word is even */
 	uint64_t ask_at; /* when to look for dead processes among the claims; ARB_NEVER: nothing is suspicious */
@@ -76,6 +78,7 @@ struct tenant {
 	uint64_t ring_window; /* since when `rings` are counted */
 	uint32_t rings;
 	uint64_t buried_at; /* when a line about dead processes was written */
+	bool rings_now; /* its bell was rung since the round before */
 	bool rung; /* since the policy was looked at last */
 	struct ptg_policy policy; /* the last good copy; magic 0: none yet */
 	uint32_t policy_seq; /* of that copy */
@@ -155,14 +158,21 @@ void tenant_policy(struct ptg_host *host, struct tenant *t, uint64_t now); /* re
 void tenant_shares(struct ptg_host *host, struct tenant *t, uint64_t now); /* tell the core what differs */
 bool tenant_gated(const struct tenant *t);
 
+/* host_guard.c */
+int guard_install(void); /* once a process; 0 or -errno */
+/* Run a few plain accesses to mapped files; false: one of them was to a page that is cut off. */
+bool guard_run(void (*accesses)(void *), void *argument);
+/* Of a function that makes them: the thread sanitizer holds a lock of its own within an atomic access, and would hold it
+ * for ever where the access does not come back. */
+#define HOST_GUARDED __attribute__((no_sanitize("thread")))
+
 /* host_claims.c */
-bool claims_bell(struct tenant *t); /* read the bell and `high`; whether it has been rung */
+void claims_bell(struct tenant *t); /* read the bell and `high`; sets `rings_now` */
 void claims_read(struct ptg_host *host, struct tenant *t, uint64_t now);
 uint64_t claims_due(const struct tenant *t,
                     const struct account *a); /* when a look for the dead is due; ARB_NEVER: not at all */
 
 /* host_turns.c */
-int turns_guard(void); /* once a process; 0 or -errno */
 bool turns_reset(struct tenant *t, int32_t arbiter); /* even words; false: the file is cut */
 /* Whether the claims have to be read again before anybody sleeps: a turn was closed, or is watched from now on. */
 bool turns_publish(struct ptg_host *host, struct tenant *t, uint64_t now, bool beat);

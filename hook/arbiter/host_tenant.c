@@ -1,8 +1,8 @@
 /* host_tenant.c: one hand-over: opens its files, follows its policy, sees whether anybody uses it.
  *
  * Called by host.c and host_watch.c when something in the directory changed, when its bell was rung, and when the root is
- * listed. Ledger and policy are opened for reading and read with pread alone (the first page of the ledger is mapped for
- * the kernel, which sleeps on the bell there; it is never read through the mapping); turns are mapped for writing.
+ * listed. Ledger and policy are opened for reading; the first page of the ledger is mapped, for the bell there, and turns are
+ * mapped for writing.
  * What can go wrong: a file that is not there yet (looked for again when something happens), one of another layout or no
  * plain file (a line in the log; the tenant is not served and lives by its private bucket), one that is replaced (the new
  * one counts), a policy with absurd values or a wrong checksum (the last good copy counts). */
@@ -385,6 +385,7 @@ void tenant_shares(struct ptg_host *host, struct tenant *t, uint64_t now)
 			arb_share(host->arb, now, t->id, host->device[a->device].index, NULL);
 		else if (ours && (!a->served || !same_share(&a->share, &a->told)))
 			arb_share(host->arb, now, t->id, host->device[a->device].index, &a->share);
+		a->stale |= ours && !a->served;
 		a->served = ours;
 		a->told = a->share;
 	}

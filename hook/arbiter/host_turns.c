@@ -2,8 +2,8 @@
  *
  * Called by host.c, each round for what differs, and when a tenant is met (words that a dead arbiter left odd) or left.
  * The word itself is ours: it is counted up from a copy of our own, whatever somebody may have written into the file.
- * What can go wrong: a turns file that somebody truncated; the write is then an error (guard.h), and the tenant is dropped
- * until its files are whole again. */
+ * What can go wrong: a turns file that somebody truncated; the write is then left out (host_guard.c), and the tenant is
+ * dropped until its files are whole again. */
 #include "host_local.h"
 
 #include <limits.h>
@@ -12,8 +12,6 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-
-#include "partage/guard.h"
 
 static void wake(uint32_t *word)
 {
@@ -26,7 +24,7 @@ static uint32_t flags_of(const struct arb_turn *turn)
 }
 
 /* All but the word. */
-PTG_GUARDED static void store(struct ptg_turn *at, const struct arb_turn *turn)
+HOST_GUARDED static void store(struct ptg_turn *at, const struct arb_turn *turn)
 {
 	__atomic_store_n(&at->flags, flags_of(turn), __ATOMIC_RELAXED);
 	__atomic_store_n(&at->serial, turn->serial, __ATOMIC_RELAXED);
@@ -54,8 +52,8 @@ static uint32_t step_of(const struct account *a, bool open, const struct arb_tur
 }
 
 /* Publish one account; whether what it did before it could see that has to be looked at: it rang no bell. */
-PTG_GUARDED static bool publish(struct ptg_host *host, struct tenant *t, struct account *a, const struct arb_turn *turn,
-                                uint64_t now)
+HOST_GUARDED static bool publish(struct ptg_host *host, struct tenant *t, struct account *a,
+                                 const struct arb_turn *turn, uint64_t now)
 {
 	struct ptg_turn *at = &t->turns->turn[a->at];
 	uint32_t step = step_of(a, is_open(t, a), turn);
@@ -65,6 +63,7 @@ PTG_GUARDED static bool publish(struct ptg_host *host, struct tenant *t, struct 
 		__atomic_store_n(&at->word, word, __ATOMIC_SEQ_CST);
 		store(at, turn);
 		a->closed_at = now;
+		a->stale = true;
 		a->ask_at = a->ask_after = 0;
 		wake(&at->word); /* whoever watches for the end of what is in flight looks more often now */
 		host->stats.closed++;
@@ -81,49 +80,58 @@ PTG_GUARDED static bool publish(struct ptg_host *host, struct tenant *t, struct 
 	return look;
 }
 
-PTG_GUARDED static bool publish_all(struct ptg_host *host, struct tenant *t, uint64_t now, bool beat)
+struct publication {
+	struct ptg_host *host;
+	struct tenant *tenant;
+	uint64_t now;
+	bool beat, look;
+};
+
+HOST_GUARDED static void publish_all(void *argument)
 {
 	static const struct arb_turn nothing;
-	bool look = false;
+	struct publication *p = argument;
+	struct tenant *t = p->tenant;
 	for (unsigned i = 0; i < t->policy.ndev; i++) {
 		struct account *a = &t->account[i];
 		if (a->device < 0 || (!a->served && !is_open(t, a)))
 			continue;
-		const struct arb_turn *turn =
-		        a->served ? arb_turn(host->arb, t->id, host->device[a->device].index) : NULL;
+		const struct arb_turn *turn = NULL;
+		if (a->served)
+			turn = arb_turn(p->host->arb, t->id, p->host->device[a->device].index);
 		if (!turn)
 			turn = &nothing;
 		bool differs = !same(turn, &a->shown);
-		if (beat || (differs && turn->open))
-			__atomic_store_n(&t->turns->turn[a->at].heartbeat_ns, now, __ATOMIC_RELAXED);
+		if (p->beat || (differs && turn->open))
+			__atomic_store_n(&t->turns->turn[a->at].heartbeat_ns, p->now, __ATOMIC_RELAXED);
 		if (differs)
-			look |= publish(host, t, a, turn, now);
+			p->look |= publish(p->host, t, a, turn, p->now);
 	}
-	return look;
 }
 
 bool turns_publish(struct ptg_host *host, struct tenant *t, uint64_t now, bool beat)
 {
-	volatile bool look = false, whole = false;
-	if (!sigsetjmp(ptg_guard_back, 0)) {
-		ptg_guard_armed = 1;
-		look = publish_all(host, t, now, beat);
-		whole = true;
-	}
-	ptg_guard_armed = 0;
-	if (!whole) {
+	struct publication p = {host, t, now, beat, false};
+	if (!guard_run(publish_all, &p)) {
 		host_log(host, "%s: its turns file was cut: it gets no turns until that is whole again", t->name);
 		munmap(t->turns, sizeof *t->turns);
 		t->turns = NULL;
 	}
 	/* Between the word of a closed turn and the next look at the claims. */
 	atomic_thread_fence(memory_order_seq_cst);
-	return look;
+	return p.look;
 }
 
+struct reset {
+	struct tenant *tenant;
+	int32_t arbiter;
+};
+
 /* Bring every word to even; who sleeps on one looks again. */
-PTG_GUARDED static void close_words(struct tenant *t, int32_t arbiter)
+HOST_GUARDED static void close_words(void *argument)
 {
+	struct reset *reset = argument;
+	struct tenant *t = reset->tenant;
 	for (unsigned i = 0; i < PTG_DEVICES; i++) {
 		struct ptg_turn *at = &t->turns->turn[i];
 		uint32_t word = __atomic_load_n(&at->word, __ATOMIC_RELAXED);
@@ -131,22 +139,11 @@ PTG_GUARDED static void close_words(struct tenant *t, int32_t arbiter)
 		__atomic_store_n(&at->word, t->word[i], __ATOMIC_SEQ_CST);
 		wake(&at->word);
 	}
-	__atomic_store_n(&t->turns->arbiter, arbiter, __ATOMIC_RELAXED);
+	__atomic_store_n(&t->turns->arbiter, reset->arbiter, __ATOMIC_RELAXED);
 }
 
 bool turns_reset(struct tenant *t, int32_t arbiter)
 {
-	volatile bool whole = false;
-	if (!sigsetjmp(ptg_guard_back, 0)) {
-		ptg_guard_armed = 1;
-		close_words(t, arbiter);
-		whole = true;
-	}
-	ptg_guard_armed = 0;
-	return whole;
-}
-
-int turns_guard(void)
-{
-	return ptg_guard_install();
+	struct reset reset = {t, arbiter};
+	return guard_run(close_words, &reset);
 }

@@ -16,10 +16,6 @@
 #include <signal.h>
 #include <stddef.h>
 
-/* Of a function that the block calls: the thread sanitizer holds a lock of its own within an atomic access, and would hold
- * it for ever where the access does not come back. */
-#define PTG_GUARDED __attribute__((no_sanitize("thread")))
-
 static _Thread_local sigjmp_buf ptg_guard_back;
 static _Thread_local volatile sig_atomic_t ptg_guard_armed;
 static struct sigaction ptg_guard_before;
