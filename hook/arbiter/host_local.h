@@ -77,7 +77,8 @@ struct tenant {
 	uint64_t mute_until, mute_after; /* its bell is left out of our sleep; for how long the next time */
 	uint64_t ring_window; /* since when `rings` are counted */
 	uint32_t rings;
-	uint64_t buried_at; /* when a line about dead processes was written */
+	uint64_t buried_at, complained_at; /* when a line about dead processes, about turns not drained was written */
+	uint32_t complaints; /* turns not drained since */
 	bool rings_now; /* its bell was rung since the round before */
 	bool rung; /* since the policy was looked at last */
 	struct ptg_policy policy; /* the last good copy; magic 0: none yet */
