@@ -76,10 +76,10 @@ static void test_killed_arbiter(void)
 	take_slot(&b, 0);
 	for (int i = 0; i < 20; i++) {
 		int ready;
+		uint32_t before = word_of(&a, 0);
 		pid_t pid = world_arbiter(&w, "60", &ready);
 		world_ready(ready, "ready");
 		CHECK(a.turns->arbiter == pid, "arbiter %d, not %d", a.turns->arbiter, pid);
-		uint32_t before = word_of(&a, 0);
 		want(&a, 0, 0);
 		await_open(&a, 0);
 		CHECK(word_of(&a, 0) > before, "the word went back: %u, %u", before, word_of(&a, 0));

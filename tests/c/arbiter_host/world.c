@@ -296,12 +296,14 @@ uint32_t word_of(const struct hand *h, unsigned device)
 	return __atomic_load_n(&h->turns->turn[device].word, __ATOMIC_SEQ_CST);
 }
 
-/* Closing wakes nobody, so who waits for it looks every millisecond. */
+/* Closing wakes nobody, so who waits for it looks every millisecond. A turn that nobody uses is taken back soon: a word
+ * that has gone on has been odd. */
 static void await(const struct hand *h, unsigned device, uint32_t parity)
 {
+	const uint32_t first = word_of(h, device);
 	for (uint64_t until = now_ns() + HANG_S * UINT64_C(1000000000);;) {
 		uint32_t word = word_of(h, device);
-		if ((word & 1) == parity)
+		if ((word & 1) == parity || word - first > 1)
 			return;
 		CHECK(now_ns() < until, "%s: the word is %u for %d s", h->path, word, HANG_S);
 		struct timespec most = {0, parity ? 100000000 : 1000000};

@@ -65,7 +65,7 @@ void want(struct hand *h, unsigned device, unsigned slot); /* says so and rings;
 void begin(struct hand *h, unsigned device, unsigned slot); /* work in flight */
 void finish(struct hand *h, unsigned device, unsigned slot); /* none any more; rings where that is to be known */
 uint32_t word_of(const struct hand *h, unsigned device);
-/* Sleep on the word until it is odd, or even; fails the test after 60 s. */
+/* Sleep on the word until it is odd, or even, or has been meanwhile; fails the test after 60 s. */
 void await_open(const struct hand *h, unsigned device);
 void await_closed(const struct hand *h, unsigned device);
 /* Want, wait, work and finish once. */
