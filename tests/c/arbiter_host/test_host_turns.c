@@ -9,6 +9,7 @@
 #include "world.h"
 
 static uint32_t working; /* on the one card */
+static uint32_t overlaps; /* turns that began while another worked */
 static uint32_t finished; /* contenders that have had all their turns */
 
 static void *contend(void *argument)
@@ -26,7 +27,7 @@ static void *contend(void *argument)
 		}
 		begin(h, 0, 0);
 		uint32_t others = __atomic_fetch_add(&working, 1, __ATOMIC_SEQ_CST);
-		CHECK(others == 0, "%s works beside %u others", h->path, others);
+		__atomic_fetch_add(&overlaps, others, __ATOMIC_SEQ_CST);
 		while (word_of(h, 0) & 1 && !__atomic_load_n(&finished, __ATOMIC_SEQ_CST))
 			sched_yield(); /* as if kernels were launched */
 		__atomic_fetch_sub(&working, 1, __ATOMIC_SEQ_CST);
@@ -36,19 +37,24 @@ static void *contend(void *argument)
 	return NULL;
 }
 
-/* Who has a turn has it alone: each works until its word is even and only then says that it is drained. */
+/* Who has a turn has it alone: each works until its word is even and only then says that it is drained. On a machine so
+ * loaded that a thread stands still for longer than the guard, others go on beside it, and the host counts that. */
 static void test_one_at_a_time(uint32_t flags)
 {
 	struct world w = world_make(flags ? "threads" : "waitv");
 	struct hand a = hand_make(&w, "a", GATED30, NULL), b = hand_make(&w, "b", GATED30, NULL);
 	struct ptg_host *host = world_host(&w, PTG_HOST_FOREVER, flags);
 	pthread_t thread[2];
-	finished = 0;
+	finished = overlaps = 0;
 	CHECK(take_slot(&a, 0) && take_slot(&b, 0), "slots");
 	pthread_create(&thread[0], NULL, contend, &a);
 	pthread_create(&thread[1], NULL, contend, &b);
 	pthread_join(thread[0], NULL);
 	pthread_join(thread[1], NULL);
+	struct ptg_host_stats stats;
+	ptg_host_stats(host, &stats);
+	CHECK(overlaps <= stats.undrained, "%u turns began beside another, %llu were late", overlaps,
+	      (unsigned long long)stats.undrained);
 	ptg_host_close(host);
 	CHECK(!(word_of(&a, 0) & 1) && !(word_of(&b, 0) & 1), "closed when the host ends");
 	CHECK(a.turns->arbiter == 0, "nobody arbitrates any more, it says %d", a.turns->arbiter);
