@@ -3,13 +3,16 @@
  * For hook/arbiter/{arbiter,bucket,charge,choice,turn,lend,decide}.c alone. Nothing here allocates but arb_new() and
  * arb_share(). Time only goes forward: arb_decide() and the rest take an earlier `now` for the latest one.
  *
- * Promises, with L the longest launch of those on the device (at least ARB_GUARD where somebody never drains), n the
- * accounts there:
- * - a waiting account with a guarantee and no debt has its turn within ARB_CAP_IDLE + n (ARB_QUANTUM_FEW + L + hand-over)
- *   where none of a higher priority is in the way; debt D of device time delays it by D / guarantee more;
- * - surplus is given in order of priority, then of virtual time: a waiting account of equal priority has its turn once
- *   each of the others has had at most one more than its weight says, as soon as there is surplus;
- * - a `fixed` account's use in a window w is at most cores (w + ARB_CAP_IDLE) + ARB_QUANTUM_FEW + L.
+ * Promises, with L the longest of the launches, or of the work kept in flight (5 ms), on the device:
+ * - A waiting account with a guarantee has its turn within (20 ms + L) / guarantee, for what it owes after its own last
+ *   turn, + 26 ms + L for each account there + ARB_CAP_IDLE for what others have saved; higher priorities go before.
+ * - Surplus goes by priority, then by virtual time: a waiting account of equal priority has its part by weight.
+ * - A guarantee g is kept over any second of a device whose tenants all launch without end: 0.95 g less 26 ms + 2 L.
+ * - A ceiling is kept over any window w: ceiling (w + ARB_CAP_IDLE) + 56 ms + L; who was kept waiting by a higher priority
+ *   may catch up on ARB_CAP_WAITING instead.
+ * - Charges add up to the time in which the device was busy, but for the gates' delays. Whose work a device does while
+ *   several have some in flight can only be guessed from outside: there up to a slice is charged to the wrong one.
+ * - A tenant of several devices never stands still for ever: at most ARB_STUCK and a round of turns.
  */
 #ifndef PARTAGE_ARBITER_CORE_H
 #define PARTAGE_ARBITER_CORE_H
@@ -23,7 +26,8 @@
 #define ARB_QUANTUM     (10 * ARB_MS)  /* device time of one turn */
 #define ARB_QUANTUM_FEW (20 * ARB_MS)  /* where at most two compete: fewer hand-overs, and nobody waits longer */
 #define ARB_GUARD       (50 * ARB_MS)  /* a closed turn that is not drained after this is left to drain alone */
-#define ARB_STALE       (1000 * ARB_MS) /* work in flight this long after its closing is no longer believed */
+#define ARB_STALE       (300 * ARB_MS) /* work in flight this long after its closing is no longer believed */
+#define ARB_STUCK       (1000 * ARB_MS) /* and after this nothing is kept waiting for its end */
 #define ARB_CAP_IDLE    (200 * ARB_MS) /* an idle account saves its share of this much time */
 #define ARB_CAP_WAITING (1000 * ARB_MS) /* one that is kept waiting, of this much */
 #define ARB_DEBT        (2000 * ARB_MS) /* most device time that is owed, before an audit */
@@ -153,7 +157,7 @@ static inline uint64_t arb_since(uint64_t now, uint64_t since)
 /* Its work in flight waits for something that does not come by itself: nobody waits for it any more. */
 static inline bool arb_stuck(const struct arb *arb, const struct arb_account *a)
 {
-	return !a->turn.open && (a->draining || a->undrained) && arb->now - a->closed_at > ARB_STALE;
+	return !a->turn.open && (a->draining || a->undrained) && arb->now - a->closed_at > ARB_STUCK;
 }
 
 static inline bool arb_several(const struct arb_tenant_state *t)

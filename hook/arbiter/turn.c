@@ -83,7 +83,7 @@ void arb_drain(struct arb *arb, struct arb_device_state *d, uint64_t now)
 		} else if (a->draining && now - a->closed_at >= ARB_GUARD) {
 			a->draining = false;
 			a->undrained = true;
-			if (d->waiting && now - a->reported_at >= ARB_REPORT) {
+			if (d->waiting && (!a->reported_at || now - a->reported_at >= ARB_REPORT)) {
 				a->reported_at = now;
 				arb_report(arb, ARB_EVENT_UNDRAINED, a, now - a->closed_at);
 			}

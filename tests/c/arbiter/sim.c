@@ -204,7 +204,7 @@ static void audit(struct sim *sim)
 				continue;
 			charged = arb_turn(sim->arb, t->id, d)->charged;
 			over = (l->got - l->audited_got) - (charged - l->audited_charged);
-			if ((int64_t)over > (int64_t)(sim->audit_period / 10))
+			if (t->share.gated && (int64_t)over > (int64_t)(sim->audit_period / 10))
 				arb_audit(sim->arb, sim->now, t->id, d, over);
 			l->audited_got = l->got;
 			l->audited_charged = arb_turn(sim->arb, t->id, d)->charged;
