@@ -242,6 +242,7 @@ static void admit(struct gate *g, int device, struct vgpu_launch *launch)
 	if (!wait.free) {
 		launch->device = device;
 		launch->word = wait.word;
+		launch->mark = !t || launch->work != VGPU_WORK_KERNEL || t->unmarked + 1 >= gate_every(d);
 		launch->begun_ns = vgpu_now_ns();
 		d->inside++;
 		if (t)
@@ -327,13 +328,10 @@ void vgpu_gate_leave(struct vgpu_launch *launch, CUresult result)
 	struct gate_mark mark = {0};
 	if (!g) /* it forked in there */
 		return;
-	struct gate_device *d = &g->device[launch->device];
-	bool wanted =
-	        result == CUDA_SUCCESS && (!t || launch->work != VGPU_WORK_KERNEL || t->unmarked + 1 >= gate_every(d));
-	bool marked = wanted && gate_record(g, launch->stream, &mark);
+	bool marked = result == CUDA_SUCCESS && launch->mark && gate_record(g, launch->stream, &mark);
 	vgpu_lock(&g->lock);
 	if (!t || t->inside)
-		d->inside--;
+		g->device[launch->device].inside--;
 	if (t)
 		t->inside = 0;
 	if (result == CUDA_SUCCESS)

@@ -59,6 +59,7 @@ struct vgpu_launch {
 	enum vgpu_work work;
 	int device; /* index in policy and ledger; below 0: it is not under the gate */
 	uint32_t word; /* of the turn, as it was seen */
+	bool mark; /* an event is due behind it */
 	uint64_t begun_ns;
 };
 

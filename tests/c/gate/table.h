@@ -10,6 +10,7 @@
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <time.h>
 
@@ -23,9 +24,8 @@ struct table {
 	struct ptg_turns *turns;
 	struct ptg_ledger *ledger;
 	struct ptg_policy policy;
-	pthread_t beat;
-	uint32_t beating; /* the arbiter lives */
-	uint32_t open; /* bit by device: its deadline is moved on */
+	pid_t beat; /* the arbiter's heart, a process: programs are forked from one that has no threads */
+	uint32_t *open; /* shared with it; bit by device: its deadline is moved on */
 };
 
 static inline uint64_t table_now(void)
@@ -51,34 +51,31 @@ static inline void table_beat(struct table *t)
 {
 	uint64_t now = table_now();
 	for (uint32_t i = 0; i < t->policy.ndev; i++) {
-		if (LOOK(t->open) >> i & 1)
+		if (LOOK(*t->open) >> i & 1)
 			__atomic_store_n(&t->turns->turn[i].deadline_ns, now + 500 * MS, __ATOMIC_SEQ_CST);
 		__atomic_store_n(&t->turns->turn[i].heartbeat_ns, now, __ATOMIC_SEQ_CST);
 	}
 }
 
-static inline void *table_main(void *arg)
+static inline void table_live(struct table *t)
 {
-	struct table *t = arg;
 	struct timespec some = {.tv_nsec = 10 * MS};
-	while (LOOK(t->beating)) {
+	table_beat(t);
+	t->beat = fork();
+	CHECK(t->beat >= 0, "fork");
+	if (t->beat != 0)
+		return;
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	for (;;) {
 		table_beat(t);
 		nanosleep(&some, NULL);
 	}
-	return NULL;
-}
-
-static inline void table_live(struct table *t)
-{
-	__atomic_store_n(&t->beating, 1, __ATOMIC_SEQ_CST);
-	table_beat(t);
-	CHECK(pthread_create(&t->beat, NULL, table_main, t) == 0, "thread");
 }
 
 static inline void table_die(struct table *t)
 {
-	__atomic_store_n(&t->beating, 0, __ATOMIC_SEQ_CST);
-	CHECK(pthread_join(t->beat, NULL) == 0, "join");
+	int status;
+	CHECK(kill(t->beat, SIGKILL) == 0 && waitpid(t->beat, &status, 0) == t->beat, "kill");
 }
 
 static inline void table_wake(struct table *t, int device)
@@ -92,10 +89,10 @@ static inline void table_turn(struct table *t, int device, bool open)
 	if ((LOOK(turn->word) & 1) == open)
 		return;
 	if (open) {
-		__atomic_or_fetch(&t->open, 1u << device, __ATOMIC_SEQ_CST);
+		__atomic_or_fetch(t->open, 1u << device, __ATOMIC_SEQ_CST);
 		table_beat(t);
 	} else {
-		__atomic_and_fetch(&t->open, ~(1u << device), __ATOMIC_SEQ_CST);
+		__atomic_and_fetch(t->open, ~(1u << device), __ATOMIC_SEQ_CST);
 	}
 	__atomic_add_fetch(&turn->word, 1, __ATOMIC_SEQ_CST);
 	table_wake(t, device);
@@ -145,6 +142,8 @@ static inline void table_set(struct table *t, const char *name, unsigned count)
 	for (unsigned i = 0; i < count; i++)
 		granted[i] = (struct granted){.device = (int)i, .memory = 4 * GIB};
 	*t = (struct table){.name = name, .policy = grant_policy(granted, count)};
+	t->open = mmap(NULL, sizeof(*t->open), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	CHECK(t->open != MAP_FAILED, "mmap");
 	t->policy.gated = (1u << count) - 1;
 	for (unsigned i = 0; i < count; i++) {
 		t->policy.device[i].gated = 1;

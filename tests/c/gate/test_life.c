@@ -5,14 +5,14 @@
 
 static CUfunction spin;
 static CUcontext context;
-static volatile sig_atomic_t signals;
+static uint32_t signals;
 static struct shared {
 	uint64_t made, result;
 } *shared;
 
 static void on_signal(int number)
 {
-	signals = signals + (number == SIGUSR1);
+	__atomic_add_fetch(&signals, number == SIGUSR1, __ATOMIC_SEQ_CST);
 }
 
 static void *launch_once(void *arg)
@@ -99,7 +99,7 @@ static void player(int in, int out)
 			break;
 		case 'u':
 			CHECK(pthread_kill(thread, SIGUSR1) == 0, "kill");
-			answer = (uint64_t)signals;
+			answer = LOOK(signals);
 			break;
 		case 'x':
 			exit(0);
