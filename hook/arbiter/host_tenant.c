@@ -304,7 +304,7 @@ static bool is_other_grant(const struct ptg_policy *a, const struct ptg_policy *
 	if (a->ndev != b->ndev)
 		return true;
 	for (unsigned i = 0; i < a->ndev; i++)
-		if (a->device[i].turn != b->device[i].turn || strcmp(a->device[i].uuid, b->device[i].uuid))
+		if (a->device[i].turn != b->device[i].turn || strcmp(a->device[i].uuid, b->device[i].uuid) != 0)
 			return true;
 	return false;
 }
@@ -380,11 +380,12 @@ void tenant_shares(struct ptg_host *host, struct tenant *t, uint64_t now)
 {
 	for (unsigned i = 0; i < PTG_DEVICES; i++) {
 		struct account *a = &t->account[i];
-		bool ours = t->id >= 0 && t->turns && a->device >= 0 && host->device[a->device].state == DEVICE_OURS;
-		if (!ours && a->served)
-			arb_share(host->arb, now, t->id, host->device[a->device].index, NULL);
+		const struct device *device = a->device >= 0 ? &host->device[a->device] : NULL;
+		bool ours = t->id >= 0 && t->turns && device && device->state == DEVICE_OURS;
+		if (!ours && a->served && device)
+			arb_share(host->arb, now, t->id, device->index, NULL);
 		else if (ours && (!a->served || !same_share(&a->share, &a->told)))
-			arb_share(host->arb, now, t->id, host->device[a->device].index, &a->share);
+			arb_share(host->arb, now, t->id, device->index, &a->share);
 		a->stale |= ours && !a->served;
 		a->served = ours;
 		a->told = a->share;

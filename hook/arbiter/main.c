@@ -62,6 +62,15 @@ static uint64_t parse_seconds(const char *text)
 	return (uint64_t)(seconds * 1e3 + 0.5) * 1000000;
 }
 
+/* -1: no such number. */
+static int parse_descriptor(const char *text)
+{
+	char *rest;
+	errno = 0;
+	long number = strtol(text, &rest, 10);
+	return errno || rest == text || *rest || number < 0 || number > INT_MAX ? -1 : (int)number;
+}
+
 /* The working directory is left; a name that leads nowhere is complained about by whoever opens it. */
 static const char *absolute(const char *path, char whole[PATH_MAX])
 {
@@ -95,7 +104,9 @@ static int parse(int argc, char **argv, struct arguments *a)
 			a->log = optarg;
 			break;
 		case 'f':
-			a->ready_fd = atoi(optarg);
+			a->ready_fd = parse_descriptor(optarg);
+			if (a->ready_fd < 0)
+				return -1;
 			break;
 		case 'h':
 			fputs(help, stdout);

@@ -104,7 +104,7 @@ struct sim_context *sim_primary(int device);
 #define SIM_WORK_ARG 256
 struct sim_work {
 	uint64_t device_ns; /* engine time it needs; 0 = none (host functions, event records, frees) */
-	uint32_t unit;      /* SIM_UNIT_*: of which engine */
+	uint32_t unit; /* SIM_UNIT_*: of which engine */
 	void (*run)(void *arg);
 	size_t arg_size;
 	unsigned char arg[SIM_WORK_ARG];

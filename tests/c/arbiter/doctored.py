@@ -1,8 +1,8 @@
 """Each property of the arbiter's core can fail: a doctored copy of it, with one fault planted, is found by its test.
 
-Called by ctest as ``doctored.py COMPILER SOURCE_DIR WORK_DIR``. A copy is made by replacing one piece of text, which must
-be there exactly once; then the test that should notice is built from it with the simulated machine, and must fail. Where a
-replaced text has changed in the sources, this fails too: plant the fault anew.
+Called by ctest as ``doctored.py COMPILER SOURCE_DIR WORK_DIR``. A copy is made by replacing one piece of text, which
+must be there exactly once; then the test that should notice is built from it with the simulated machine, and must fail.
+Where a replaced text has changed in the sources, this fails too: plant the fault anew.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ static void launches_anyway(void)
 	sim_free(sim);
 }
 
-/* Its turns are spent for nothing, and switching to and fro costs; it gains nothing by it. */
+/* Its turns are spent for nothing, and switching back and forth costs; it gains nothing by it. */
 static void garbage(uint64_t count)
 {
 	const struct program p = lying(GARBAGE);
