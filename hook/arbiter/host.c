@@ -68,6 +68,7 @@ struct ptg_host *ptg_host_open(const struct ptg_host_options *options, char *why
 	host->log_fd = options->log_fd;
 	host->flags = options->flags;
 	host->idle_ns = options->idle_ns;
+	host->heard = UINT32_MAX;
 	host->changed = true; /* counted once even where there is nobody */
 	host->has_waitv = !(options->flags & PTG_HOST_NO_WAITV) && wait_supported();
 	if (snprintf(host->root, sizeof host->root, "%s", options->root) >= (int)sizeof host->root ||
@@ -189,7 +190,10 @@ static void tell_core(struct ptg_host *host, uint64_t now)
 
 static void look_around(struct ptg_host *host, uint64_t now)
 {
-	watch_read(host, now);
+	uint32_t kick = atomic_load(&host->kick);
+	if (kick != host->heard)
+		watch_read(host, now);
+	host->heard = kick;
 	if (host->scan_at <= now)
 		watch_scan(host, now);
 	look_at_tenants(host, now);

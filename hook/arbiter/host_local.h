@@ -131,6 +131,7 @@ struct ptg_host {
 	bool has_thread, has_events;
 	int events_end; /* eventfd that ends the thread `events` */
 	_Atomic uint32_t kick; /* futex: +1 whenever something but a bell may have happened */
+	uint32_t heard; /* `kick` when events were read last */
 	_Atomic uint32_t stop;
 	struct {
 		_Atomic uint64_t rounds, sleeps, opened, closed, ghosts, undrained, met;
