@@ -258,12 +258,15 @@ static void log_events(struct ptg_host *host)
 	}
 }
 
+/* First what closes and who is watched from now on, then what opens: else one could launch before another is told. */
 static bool publish_all(struct ptg_host *host, uint64_t now)
 {
 	bool again = false, beat = now - host->beat_at >= BEAT_EVERY / 2;
-	for (struct tenant *t = host->tenants; t; t = t->next)
-		if (t->turns) {
-			again |= turns_publish(host, t, now, beat);
+	for (int opening = 0; opening < 2; opening++)
+		for (struct tenant *t = host->tenants; t; t = t->next) {
+			if (!t->turns)
+				continue;
+			again |= turns_publish(host, t, now, beat, opening);
 			if (!t->turns)
 				tenant_look_soon(t, now);
 		}

@@ -176,8 +176,9 @@ uint64_t claims_due(const struct tenant *t,
 
 /* host_turns.c */
 bool turns_reset(struct tenant *t, int32_t arbiter); /* even words; false: the file is cut */
-/* Whether the claims have to be read again before anybody sleeps: a turn was closed, or is watched from now on. */
-bool turns_publish(struct ptg_host *host, struct tenant *t, uint64_t now, bool beat);
+/* Publish what differs: the turns that open, or all others. Whether the claims have to be read again before anybody
+ * sleeps: a turn was closed, or is watched from now on. */
+bool turns_publish(struct ptg_host *host, struct tenant *t, uint64_t now, bool beat, bool opening);
 
 /* host_watch.c */
 int watch_open(struct ptg_host *host);
