@@ -28,6 +28,8 @@ TOP = Path(__file__).resolve().parent.parent
 BESIDE = 50  # stretches in which a neighbour was running too, or hundredths of a second processor: enough to tell
 SLOWER = 1.5  # the null driver against its usual: beyond, a clock proves nothing
 FEW = 1000  # calls under callgrind and ptrace
+MANY = 100_000  # the same where one in hundreds is dearer
+TURN = "launch-turn"  # under a gate, so in a process of its own
 CONTEXT_MS = 150  # what making a context takes, where that is part of the row
 MS = 1e6
 
@@ -59,6 +61,7 @@ class Call:
 
 CALLS = (
     Call("launch", "cuLaunchKernel, unlimited", 1_000_000, 1.7, 5, 20, "launch"),
+    Call("launch-turn", "... holding a turn", 1_000_000, 1.7, 10, 40, "launch", None),
     Call("launch-ptsz", "cuLaunchKernel_ptsz", 1_000_000, 1.7, 5, 20, "launch_ptsz"),
     Call("launch-ex", "cuLaunchKernelEx", 1_000_000, 1.4, 5, 20, "launch_ex"),
     Call("launch-cooperative", "cuLaunchCooperativeKernel", 1_000_000, 2.7, 5, 20, "launch_cooperative"),
@@ -134,9 +137,10 @@ class Table:
 
     def count_instructions(self) -> None:
         """One run under callgrind for each library, of all calls that have a function of their own."""
-        ops = [call.op for call in CALLS if call.function]
+        ops = [call.op for call in CALLS if call.function and call.op != TURN]
         for library in self.libraries:
             self.callgrind[library.name] = self.bench.instructions(library, ops, FEW)
+            self.callgrind[f"{library.name} {TURN}"] = self.bench.instructions(library, [TURN], MANY)
 
     def measure(self, call: Call) -> Row:
         """Measure one row; once more, up to three times, where its nanoseconds pass the bound."""
@@ -151,7 +155,8 @@ class Table:
                 break
         for library in self.libraries:
             timed = best[library.name]
-            cost = Cost(timed.ns, self.callgrind.get(library.name, {}).get(call.function), None, timed.reason)
+            run = f"{library.name} {TURN}" if call.op == TURN else library.name
+            cost = Cost(timed.ns, self.callgrind.get(run, {}).get(call.function), None, timed.reason)
             if timed.ns is not None and call.syscalls is not None:
                 cost.syscalls = self.bench.syscalls(library, call.op, FEW)
             row.costs[library.name] = cost

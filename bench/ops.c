@@ -461,6 +461,7 @@ static NOINLINE void look_up_foreign(long count)
 
 const struct op ops[] = {
         {"launch", 0, NULL, NULL, launch, NULL},
+        {"launch-turn", 0, turn_take, NULL, launch, NULL},
         {"launch-ptsz", 0, NULL, NULL, launch_ptsz, NULL},
         {"launch-ex", 0, NULL, NULL, launch_ex, NULL},
         {"launch-cooperative", 0, NULL, NULL, launch_cooperative, NULL},

@@ -16,6 +16,8 @@ extern const struct op ops[];
 void ops_load(void); /* loads the driver, makes its context current; leaves the program where that fails */
 void ops_first(void); /* one allocation */
 
+void turn_take(void); /* turn.c: from now on this process is under a gate, and it is its turn */
+
 /* Calls that a busy neighbour on another processor has made so far; below 0 without one. */
 long ops_neighbour_calls(void);
 

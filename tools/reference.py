@@ -40,8 +40,8 @@ DOES: Final = {
 }
 
 
-#: Classes whose names each need a reason that a user accepts: what is refused, and what is let through on purpose.
-EXPLAINED: Final = ("REFUSED", "FORWARDED")
+#: Classes whose names each need a reason that a user accepts: what waits, what is refused, what is let through.
+EXPLAINED: Final = ("GATED", "REFUSED", "FORWARDED")
 
 
 def cell(text: str) -> str:

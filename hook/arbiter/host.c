@@ -68,6 +68,7 @@ struct ptg_host *ptg_host_open(const struct ptg_host_options *options, char *why
 	host->log_fd = options->log_fd;
 	host->flags = options->flags;
 	host->idle_ns = options->idle_ns;
+	host->heard = UINT32_MAX;
 	host->changed = true; /* counted once even where there is nobody */
 	host->has_waitv = !(options->flags & PTG_HOST_NO_WAITV) && wait_supported();
 	if (snprintf(host->root, sizeof host->root, "%s", options->root) >= (int)sizeof host->root ||
@@ -189,7 +190,10 @@ static void tell_core(struct ptg_host *host, uint64_t now)
 
 static void look_around(struct ptg_host *host, uint64_t now)
 {
-	watch_read(host, now);
+	uint32_t kick = atomic_load(&host->kick);
+	if (kick != host->heard)
+		watch_read(host, now);
+	host->heard = kick;
 	if (host->scan_at <= now)
 		watch_scan(host, now);
 	look_at_tenants(host, now);
@@ -254,12 +258,15 @@ static void log_events(struct ptg_host *host)
 	}
 }
 
+/* First what closes and who is watched from now on, then what opens: else one could launch before another is told. */
 static bool publish_all(struct ptg_host *host, uint64_t now)
 {
 	bool again = false, beat = now - host->beat_at >= BEAT_EVERY / 2;
-	for (struct tenant *t = host->tenants; t; t = t->next)
-		if (t->turns) {
-			again |= turns_publish(host, t, now, beat);
+	for (int opening = 0; opening < 2; opening++)
+		for (struct tenant *t = host->tenants; t; t = t->next) {
+			if (!t->turns)
+				continue;
+			again |= turns_publish(host, t, now, beat, opening);
 			if (!t->turns)
 				tenant_look_soon(t, now);
 		}

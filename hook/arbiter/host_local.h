@@ -131,6 +131,7 @@ struct ptg_host {
 	bool has_thread, has_events;
 	int events_end; /* eventfd that ends the thread `events` */
 	_Atomic uint32_t kick; /* futex: +1 whenever something but a bell may have happened */
+	uint32_t heard; /* `kick` when events were read last */
 	_Atomic uint32_t stop;
 	struct {
 		_Atomic uint64_t rounds, sleeps, opened, closed, ghosts, undrained, met;
@@ -175,8 +176,9 @@ uint64_t claims_due(const struct tenant *t,
 
 /* host_turns.c */
 bool turns_reset(struct tenant *t, int32_t arbiter); /* even words; false: the file is cut */
-/* Whether the claims have to be read again before anybody sleeps: a turn was closed, or is watched from now on. */
-bool turns_publish(struct ptg_host *host, struct tenant *t, uint64_t now, bool beat);
+/* Publish what differs: the turns that open, or all others. Whether the claims have to be read again before anybody
+ * sleeps: a turn was closed, or is watched from now on. */
+bool turns_publish(struct ptg_host *host, struct tenant *t, uint64_t now, bool beat, bool opening);
 
 /* host_watch.c */
 int watch_open(struct ptg_host *host);

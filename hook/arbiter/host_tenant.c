@@ -386,7 +386,7 @@ void tenant_shares(struct ptg_host *host, struct tenant *t, uint64_t now)
 			arb_share(host->arb, now, t->id, device->index, NULL);
 		else if (ours && (!a->served || !same_share(&a->share, &a->told)))
 			arb_share(host->arb, now, t->id, device->index, &a->share);
-		a->stale |= ours && !a->served;
+		a->stale |= ours && (!a->served || a->share.gated != a->told.gated);
 		a->served = ours;
 		a->told = a->share;
 	}

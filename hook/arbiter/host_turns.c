@@ -84,7 +84,7 @@ struct publication {
 	struct ptg_host *host;
 	struct tenant *tenant;
 	uint64_t now;
-	bool beat, look;
+	bool beat, opening, look;
 };
 
 HOST_GUARDED static void publish_all(void *argument)
@@ -101,6 +101,8 @@ HOST_GUARDED static void publish_all(void *argument)
 			turn = arb_turn(p->host->arb, t->id, p->host->device[a->device].index);
 		if (!turn)
 			turn = &nothing;
+		if (p->opening != (turn->open && !is_open(t, a)))
+			continue;
 		bool differs = !same(turn, &a->shown);
 		if (p->beat || (differs && turn->open))
 			__atomic_store_n(&t->turns->turn[a->at].heartbeat_ns, p->now, __ATOMIC_RELAXED);
@@ -109,9 +111,9 @@ HOST_GUARDED static void publish_all(void *argument)
 	}
 }
 
-bool turns_publish(struct ptg_host *host, struct tenant *t, uint64_t now, bool beat)
+bool turns_publish(struct ptg_host *host, struct tenant *t, uint64_t now, bool beat, bool opening)
 {
-	struct publication p = {host, t, now, beat, false};
+	struct publication p = {host, t, now, beat, opening, false};
 	if (!guard_run(publish_all, &p)) {
 		host_log(host, "%s: its turns file was cut: it gets no turns until that is whole again", t->name);
 		munmap(t->turns, sizeof *t->turns);

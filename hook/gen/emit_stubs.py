@@ -108,8 +108,8 @@ def _x86_64_quick(function: Function, offset: int) -> str:
         "movq\t%fs:(%r11), %r11",
         f"movl\t$1, {_ENTERED}(%r11)",
         f"movl\t{_LEFT}(%r11), %eax",
-        "testl\t%eax, %eax",
-        f"je\t{slow}",
+        "subl\t$1, %eax",
+        f"jb\t{slow}",
         *stream,
         f"cmpq\t{_offset_of_stream(function)}(%r11), %r10",
         f"jne\t{slow}",
@@ -122,7 +122,6 @@ def _x86_64_quick(function: Function, offset: int) -> str:
         f"jne\t{slow}",
         f"cmpq\t$0, vgpu_real+{offset}(%rip)",
         f"je\t{slow}",
-        "subl\t$1, %eax",
         f"movl\t%eax, {_LEFT}(%r11)",
     ]
     return "".join(f"\t{line}\n" for line in lines)
@@ -279,12 +278,13 @@ _SLOW_MANY = """\
 }}
 """
 
+#: Whatever an argument is, it lies in a whole register or eight bytes of stack, and is passed on as that.
 _QUICK = """\
-{quick};
-{quick}
+CUresult quick_{name}({words});
+CUresult quick_{name}({words})
 {{
-	CUresult (*driver)({types}) = vgpu_real[VGPU_INDEX_{name}];
-	CUresult result = driver({arguments});
+	CUresult (*driver)({types}) = (CUresult(*)({types}))vgpu_real[VGPU_INDEX_{name}];
+	CUresult result = driver({given});
 
 	vgpu_gate_passed();
 	return result;
@@ -304,9 +304,10 @@ def stubs_c(hooks: Hooks) -> str:
             (slow if many or name in hooks.written else slow + _QUICK).format(
                 name=name,
                 slow=function.prototype("slow_"),
-                quick=function.prototype("quick_"),
+                words=", ".join(f"uintptr_t a{i}" for i in range(len(function.parameters))),
+                types=", ".join("uintptr_t" for _ in function.parameters),
+                given=", ".join(f"a{i}" for i in range(len(function.parameters))),
                 way="hook" if name in hooks.written else "real",
-                types=", ".join(p.type for p in function.parameters),
                 arguments=function.argument_list(),
                 stream=stream_of(function),
                 work="VGPU_WORK_GRAPH" if "Graph" in name else "VGPU_WORK_KERNEL",

@@ -21,8 +21,9 @@
 #define GATE_MARKS   256
 #define GATE_SPARES  (2 * GATE_MARKS)
 
-#define GATE_SPAN_NS   200000 /* a mark for so much work: recording one costs a stream about a 500th of it */
-#define GATE_EVERY     512 /* most launches under one mark */
+#define GATE_LONG_NS   200000 /* launches of so much are marked each: recording costs a stream about a 500th of it */
+#define GATE_SPAN_NS   400000 /* a mark for so much work of shorter ones */
+#define GATE_EVERY     1024 /* most launches under one mark */
 #define GATE_FLIGHT_NS 5000000 /* most work of the container in flight, unless the turn says otherwise */
 #define GATE_SHORT_NS  1000000 /* the same while PTG_TURN_SHORT */
 #define GATE_LAZY_NS   1000000 /* so long a pause belongs to a period where nobody watches */

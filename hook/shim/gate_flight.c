@@ -26,7 +26,7 @@ uint32_t gate_every(const struct gate_device *d)
 {
 	if (d->stuck) /* what does not end may wait for launches that still have to find place in the driver's queue */
 		return GATE_EVERY;
-	uint64_t every = GATE_SPAN_NS / gate_mean(d, VGPU_WORK_KERNEL);
+	uint64_t mean = gate_mean(d, VGPU_WORK_KERNEL), every = mean < GATE_LONG_NS ? GATE_SPAN_NS / mean : 1;
 	return every < 1 ? 1 : every > GATE_EVERY ? GATE_EVERY : (uint32_t)every;
 }
 
