@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,14 @@ if TYPE_CHECKING:
 HOLDER = Path(__file__).with_name("holder.py")
 PYTHON_ROOT = str(Path(__file__).parents[2] / "python")
 WAIT_S = 60
+
+
+def eventually(holds: Callable[[], bool]) -> None:
+    """Ask until it holds: for what other processes write into memory that tells nobody. The bound stands for "never"."""
+    until = time.monotonic() + WAIT_S
+    while not holds():
+        assert time.monotonic() < until, "did not happen"
+        time.sleep(0.005)  # only how often it is asked
 
 
 class Program:
