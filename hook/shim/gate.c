@@ -256,9 +256,9 @@ void vgpu_gate_enter(struct vgpu_launch *launch)
 	int error = errno;
 	launch->device = -1;
 	__atomic_store_n(&vgpu_gate_self->entered, 0, __ATOMIC_RELEASE);
-	if (*vgpu_gate_at == 0)
+	if (__atomic_load_n(vgpu_gate_at, __ATOMIC_ACQUIRE) == 0)
 		vgpu_state(); /* the first call of all may be a launch */
-	struct gate *g = *vgpu_gate_at != 0 ? gate_get() : NULL;
+	struct gate *g = __atomic_load_n(vgpu_gate_at, __ATOMIC_ACQUIRE) != 0 ? gate_get() : NULL;
 	if (g && can_run(launch->stream) && !gate_capturing(launch->stream)) { /* what is captured does not run now */
 		int device = device_of(g, launch->stream);
 		if (device >= 0 && device < PTG_DEVICES && gate_gated(device))

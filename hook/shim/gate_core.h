@@ -1,5 +1,5 @@
-/* gate_core.h: what the files of the gate share (gate.c, gate_turn.c, gate_marks.c, gate_flight.c, gate_helper.c,
- * gate_capture.c, gate_copy.c).
+/* gate_core.h: what the files of the gate share (gate.c, gate_turn.c, gate_marks.c, gate_told.c, gate_flight.c,
+ * gate_helper.c, gate_capture.c).
  *
  * Words: a launch is *inside* from the gate to the driver's return. A *mark* is an event that the launching thread has
  * recorded behind its launch. A *tail* is what one thread has launched behind its latest mark. *In flight* is what is

@@ -1,7 +1,7 @@
 /* gate_marks.c: events behind launches, and what they tell: what is over, and how long launches take.
  *
  * Called by gate.c (a mark behind a launch), gate_turn.c (who waits for room asks), gate_helper.c (asks the rest of the
- * time) and by synchronise.c through vgpu_gate_over(). The driver is called without the lock, with stream capture of the
+ * time) and gate_told.c. The driver is called without the lock, with stream capture of the
  * calling thread relaxed, so that no capture of any thread is disturbed, and with cancellation off. One thread at a time
  * asks; a query never blocks, so whoever has to be sure that nobody uses an event (a context is about to end) waits for
  * microseconds.
@@ -17,7 +17,6 @@
 #include <unistd.h>
 
 #define OVERTAKE_NS UINT64_C(1000000000)
-#define FREEZE_NS   UINT64_C(2000000000)
 #define AT_ONCE     32 /* marks asked about together */
 #define STREAMS     8 /* with a mark that is not over: what lies behind it on them is not asked */
 #define MEAN_MOST   UINT64_C(10000000000)
@@ -301,111 +300,4 @@ bool gate_ask(struct gate *g)
 	unsigned marks = g->count;
 	gate_sweep(g, vgpu_now_ns());
 	return g->count != marks;
-}
-
-/* ---- what synchronisation tells ------------------------------------------------------------------------------------------------ */
-
-void vgpu_gate_draw(struct vgpu_ticket *ticket)
-{
-	struct gate *g = gate_there();
-	if (!g)
-		return;
-	vgpu_lock(&g->lock);
-	ticket->mark = g->seq + 1;
-	ticket->loose = 0;
-	for (uint32_t i = 0; i < g->ndev && i < PTG_DEVICES; i++)
-		ticket->loose += g->device[i].loosened;
-	vgpu_unlock(&g->lock);
-}
-
-/* The caller's own tail: it has launched nothing since the ticket was drawn. */
-static void own_tail_over(struct gate *g, struct vgpu_gate_thread *t, uint64_t now)
-{
-	gate_take_stock(g, t, t->device, t->stream, now);
-	t->since = t->unmarked = t->tail_seen = 0;
-}
-
-static void loose_over(struct gate *g, const struct vgpu_ticket *ticket)
-{
-	uint64_t loosened = 0;
-	for (uint32_t i = 0; i < g->ndev && i < PTG_DEVICES; i++)
-		loosened += g->device[i].loosened;
-	if (loosened == ticket->loose && g->ndev == 1)
-		memset(g->device[0].loose, 0, sizeof g->device[0].loose);
-}
-
-void vgpu_gate_over(const struct vgpu_ticket *ticket, enum vgpu_over what, CUstream stream)
-{
-	struct gate *g = gate_there();
-	struct vgpu_gate_thread *t = vgpu_gate_self->used ? vgpu_gate_self : NULL;
-	CUcontext context = NULL;
-	if (!g || (what == VGPU_OVER_CONTEXT && real_cuCtxGetCurrent(&context) != CUDA_SUCCESS))
-		return;
-	vgpu_lock(&g->lock);
-	uint64_t now = vgpu_now_ns();
-	for (unsigned i = 0; i < g->count && what != VGPU_OVER_SOME; i++) {
-		struct gate_mark *m = &g->mark[i];
-		bool covered =
-		        what == VGPU_OVER_CONTEXT ? m->context == context : !m->unknown_ns && m->stream == stream;
-		m->over = m->over || (covered && m->seq < ticket->mark);
-	}
-	if (what != VGPU_OVER_SOME && t && (what == VGPU_OVER_CONTEXT || t->stream == stream))
-		own_tail_over(g, t, now);
-	if (what == VGPU_OVER_CONTEXT)
-		loose_over(g, ticket);
-	gate_sweep(g, now);
-	if (g->count && (what != VGPU_OVER_SOME || now - g->asked_ns >= GATE_POLL_NS))
-		gate_ask(g);
-	for (uint32_t i = 0; i < g->ndev && i < PTG_DEVICES; i++) {
-		struct gate_device *d = &g->device[i];
-		if (!d->busy_ns)
-			continue;
-		if (!d->marks && !d->inside)
-			d->known_ns = now;
-		gate_settle(g, (int)i, t, now);
-	}
-	vgpu_unlock(&g->lock);
-}
-
-/* ---- contexts that end ----------------------------------------------------------------------------------------------------------- */
-
-void vgpu_gate_context_begin(void)
-{
-	struct gate *g = gate_there();
-	if (!g)
-		return;
-	vgpu_lock(&g->lock);
-	g->frozen++;
-	vgpu_unlock(&g->lock);
-	for (uint64_t waited = 0; __atomic_load_n(&g->asking, __ATOMIC_ACQUIRE) && waited < FREEZE_NS; waited += 50000)
-		vgpu_pause_ns(50000);
-}
-
-static void forget_context(struct gate *g, CUcontext gone)
-{
-	for (unsigned i = 0; i < g->count; i++) {
-		if (g->mark[i].context == gone)
-			g->mark[i].over = true;
-	}
-	gate_sweep(g, vgpu_now_ns());
-	for (unsigned i = 0; i < g->spares;) {
-		if (g->spare[i].context == gone)
-			g->spare[i] = g->spare[--g->spares];
-		else
-			i++;
-	}
-}
-
-void vgpu_gate_context_end(CUcontext gone)
-{
-	struct gate *g = gate_there();
-	if (!g)
-		return;
-	vgpu_lock(&g->lock);
-	if (g->frozen)
-		g->frozen--;
-	if (gone)
-		forget_context(g, gone);
-	gate_helper_need(g, vgpu_now_ns());
-	vgpu_unlock(&g->lock);
 }

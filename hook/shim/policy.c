@@ -137,7 +137,9 @@ static const char *choose_directory(void)
 	return is_directory(vgpu_system_dir) ? vgpu_system_dir : NULL;
 }
 
-/* Map a regular file of at least `size` bytes for reading; NULL with errno, 0 where its size or kind is wrong. */
+/* Launches read the policy's gate word before anything else: it stays mapped in a fork's child until the handler of the fork
+ * takes it away, which some ways to fork do not call.
+ * Map a regular file of at least `size` bytes for reading; NULL with errno, 0 where its size or kind is wrong. */
 static const void *map_file(const char *path, size_t size)
 {
 	struct stat st;
@@ -153,8 +155,6 @@ static const void *map_file(const char *path, size_t size)
 	errno = error;
 	if (map == MAP_FAILED)
 		return NULL;
-	/* A fork's child sets itself up anew; the old mapping would only stay behind in it. */
-	madvise(map, size, MADV_DONTFORK);
 	return map;
 }
 
@@ -188,5 +188,7 @@ const struct ptg_turns *vgpu_turns_map(const char *dir)
 		munmap((void *)turns, sizeof *turns);
 		return NULL;
 	}
+	if (turns) /* a fork's child maps it anew */
+		madvise((void *)turns, sizeof *turns, MADV_DONTFORK);
 	return turns;
 }

@@ -154,6 +154,8 @@ static void set_up(struct vgpu_state *s)
 static void forked(void)
 {
 	vgpu_ledger_forked();
+	if (vgpu_gate_at != &open_gate)
+		munmap((char *)(uintptr_t)vgpu_gate_at - offsetof(struct ptg_policy, gated), sizeof(struct ptg_policy));
 	vgpu_gate_at = &open_gate;
 	asking = false;
 	if (vgpu_state_pointer)
