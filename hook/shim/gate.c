@@ -199,6 +199,7 @@ static void meet(struct gate *g, int device, CUstream stream)
 		return;
 	struct gate_mark mark = {.device = device};
 	uint64_t now = vgpu_now_ns();
+	bool busy = d->met && d->busy_ns != 0; /* a policy that changed in something else */
 	gate_begin(g, device, now);
 	d->inside++; /* so that the period lasts */
 	vgpu_unlock(&g->lock);
@@ -208,7 +209,7 @@ static void meet(struct gate *g, int device, CUstream stream)
 	d->met = recorded || !gate_any_capture();
 	d->policy = policy;
 	if (recorded) {
-		mark.unknown_ns = gate_bound(g, device, now); /* nobody knows */
+		mark.unknown_ns = busy ? 1 : gate_bound(g, device, now); /* nobody knows */
 		mark.first_ns = now;
 		gate_push(g, &mark);
 		gate_ask(g);

@@ -28,6 +28,14 @@ struct table {
 	uint32_t *open; /* shared with it; bit by device: its deadline is moved on */
 };
 
+/* Zeroed memory that players share with the test. */
+static inline void *table_shared(size_t bytes)
+{
+	void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	CHECK(p != MAP_FAILED, "mmap");
+	return p;
+}
+
 static inline uint64_t table_now(void)
 {
 	struct timespec now;
@@ -142,8 +150,7 @@ static inline void table_set(struct table *t, const char *name, unsigned count)
 	for (unsigned i = 0; i < count; i++)
 		granted[i] = (struct granted){.device = (int)i, .memory = 4 * GIB};
 	*t = (struct table){.name = name, .policy = grant_policy(granted, count)};
-	t->open = mmap(NULL, sizeof(*t->open), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	CHECK(t->open != MAP_FAILED, "mmap");
+	t->open = table_shared(sizeof(*t->open));
 	t->policy.gated = (1u << count) - 1;
 	for (unsigned i = 0; i < count; i++) {
 		t->policy.device[i].gated = 1;
@@ -207,6 +214,26 @@ static inline CUfunction table_kernel(const char *name)
 	OK(cuModuleLoadData(&module, table_ptx));
 	OK(cuModuleGetFunction(&function, module, name));
 	return function;
+}
+
+/* A graph of one kernel; what `params` points to is read now. */
+static inline CUgraphExec table_graph(CUfunction kernel, void **params)
+{
+	CUgraph graph;
+	CUgraphNode node;
+	CUgraphExec exec;
+	CUDA_KERNEL_NODE_PARAMS_v2 one = {.func = kernel,
+	                                  .gridDimX = 1,
+	                                  .gridDimY = 1,
+	                                  .gridDimZ = 1,
+	                                  .blockDimX = 1,
+	                                  .blockDimY = 1,
+	                                  .blockDimZ = 1,
+	                                  .kernelParams = params};
+	OK(cuGraphCreate(&graph, 0));
+	OK(cuGraphAddKernelNode_v2(&node, graph, NULL, 0, &one));
+	OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+	return exec;
 }
 
 static inline CUresult table_spin(CUfunction spin, CUstream stream, uint64_t ns)

@@ -61,8 +61,7 @@ static void scribble(struct table *t, unsigned seed)
 int main(void)
 {
 	struct table t;
-	shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	CHECK(shared != MAP_FAILED, "mmap");
+	shared = table_shared(sizeof(*shared));
 	table_set(&t, "table", 1);
 	struct player p = player_start(player);
 	player_ask(&p, 'l');

@@ -172,8 +172,6 @@ static CUcontext context;
 
 static void prepare(void)
 {
-	CUgraph g;
-	CUgraphNode node;
 	context = start(0);
 	spin = table_kernel("spin_ns");
 	OK(cuMemAlloc_v2(&a, ROOM));
@@ -183,17 +181,7 @@ static void prepare(void)
 	OK(cuFuncSetBlockShape(spin, 1, 1, 1));
 	OK(cuParamSetSize(spin, sizeof(ns)));
 	OK(cuParamSetv(spin, 0, &ns, sizeof(ns)));
-	CUDA_KERNEL_NODE_PARAMS_v2 kernel_node = {.func = spin,
-	                                          .gridDimX = 1,
-	                                          .gridDimY = 1,
-	                                          .gridDimZ = 1,
-	                                          .blockDimX = 1,
-	                                          .blockDimY = 1,
-	                                          .blockDimZ = 1,
-	                                          .kernelParams = P};
-	OK(cuGraphCreate(&g, 0));
-	OK(cuGraphAddKernelNode_v2(&node, g, NULL, 0, &kernel_node));
-	OK(cuGraphInstantiateWithFlags(&exec, g, 0));
+	exec = table_graph(spin, P);
 }
 
 static void *call_it(void *result)

@@ -238,8 +238,7 @@ static void lost(struct table *t)
 int main(void)
 {
 	struct table t;
-	shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	CHECK(shared != MAP_FAILED, "mmap");
+	shared = table_shared(sizeof(*shared));
 	table_set(&t, "table", 1);
 	while_waiting(&t);
 	cancelled_waiting(&t);

@@ -38,27 +38,6 @@ static void *launcher(void *arg)
 	return arg;
 }
 
-static CUgraphExec long_graph(void)
-{
-	static uint64_t ns = LONG_NS;
-	static void *params[] = {&ns};
-	CUgraph graph;
-	CUgraphNode node;
-	CUgraphExec exec;
-	CUDA_KERNEL_NODE_PARAMS_v2 kernel = {.func = table_kernel("spin_ns"),
-	                                     .gridDimX = 1,
-	                                     .gridDimY = 1,
-	                                     .gridDimZ = 1,
-	                                     .blockDimX = 1,
-	                                     .blockDimY = 1,
-	                                     .blockDimZ = 1,
-	                                     .kernelParams = params};
-	OK(cuGraphCreate(&graph, 0));
-	OK(cuGraphAddKernelNode_v2(&node, graph, NULL, 0, &kernel));
-	OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
-	return exec;
-}
-
 /* Commands: g: keep the device busy for a while; l, w: let the launcher go. */
 static void player(int in, int out)
 {
@@ -66,7 +45,8 @@ static void player(int in, int out)
 	CUstream stream;
 	context = start(0);
 	nothing = table_kernel("nothing");
-	CUgraphExec exec = long_graph();
+	uint64_t ns = LONG_NS;
+	CUgraphExec exec = table_graph(table_kernel("spin_ns"), (void *[]){&ns});
 	OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
 	CHECK(pipe(go) == 0 && pthread_create(&thread, NULL, launcher, NULL) == 0, "thread");
 	for (unsigned char command; (command = player_next(in)) != 0;) {
@@ -131,8 +111,7 @@ int main(void)
 {
 	struct table t;
 	unsigned idle = 0, busy = 0;
-	shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	CHECK(shared != MAP_FAILED, "mmap");
+	shared = table_shared(sizeof(*shared));
 	table_set(&t, "table", 1);
 	t.turns->turn[0].outstanding_us = 200000;
 	struct player p = player_start(player);

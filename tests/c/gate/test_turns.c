@@ -177,22 +177,21 @@ static void flipped(struct table *t, const struct player *p)
 int main(void)
 {
 	struct table t;
-	shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	CHECK(shared != MAP_FAILED, "mmap");
+	shared = table_shared(sizeof(*shared));
 	table_set(&t, "table", 1);
 	struct player p = player_start(player);
 	CHECK(player_ask(&p, 'q') == CUDA_SUCCESS, "a context");
 	closed_meanwhile(&t, &p);
 	bounded(&t, &p, MS, 0, 1, 12);
 	bounded(&t, &p, MS, 0, 3, 12);
-	bounded(&t, &p, 20 * MS, 0, 1, 6); /* until it has learned how long they are */
+	bounded(&t, &p, 20 * MS, 0, 1, 12); /* until it has learned how long they are */
 	bounded(&t, &p, 20 * MS, 0, 1, 3);
 	bounded(&t, &p, MS, PTG_TURN_SHORT, 1, 3);
+	told(&t, &p, 's'); /* while each launch is marked: a tail that another thread left is only estimated */
+	told(&t, &p, 'q');
 	bounded(&t, &p, 10000, 0, 1, 1200);
 	bounded(&t, &p, 10000, 0, 3, 1200);
 	counted(&t, &p);
-	told(&t, &p, 's');
-	told(&t, &p, 'q');
 	flipped(&t, &p);
 	player_end(&p, false);
 	table_end(&t);
