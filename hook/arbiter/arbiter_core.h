@@ -25,6 +25,9 @@
 #define ARB_MS          UINT64_C(1000000)
 #define ARB_QUANTUM     (10 * ARB_MS)  /* device time of one turn */
 #define ARB_QUANTUM_FEW (20 * ARB_MS)  /* where at most two compete: fewer hand-overs, and nobody waits longer */
+#define ARB_QUANTUM_BACK                                                                                               \
+	(5 * ARB_MS) /* where a guaranteed one waits that comes back from a pause: it has little to do */
+#define ARB_PAUSE       (2 * ARB_MS) /* such a pause is at least this long */
 #define ARB_GUARD       (50 * ARB_MS)  /* a closed turn that is not drained after this is left to drain alone */
 #define ARB_STALE       (300 * ARB_MS) /* work in flight this long after its closing is no longer believed */
 #define ARB_STUCK       (1000 * ARB_MS) /* and after this nothing is kept waiting for its end */

@@ -34,9 +34,18 @@ static void survey_tenants(struct arb *arb, uint64_t now)
 		}
 }
 
+/* It waits after a pause of its own, not for its next turn. */
+static bool comes_back(const struct arb_account *a)
+{
+	return a->claim.wants && !a->turn.open && a->right == ARB_RIGHT_GUARANTEED && a->claim.idle_since &&
+	       arb_since(a->claim.want_since, a->claim.idle_since) >= ARB_PAUSE;
+}
+
 /* Rights, activity and the quantum of a device. */
 static void survey(struct arb_device_state *d, int rank, uint64_t now)
 {
+	bool back = false;
+
 	d->active = d->waiting = 0;
 	d->demand = 0;
 	arb_level(d);
@@ -54,8 +63,9 @@ static void survey(struct arb_device_state *d, int rank, uint64_t now)
 			d->demand += arb_demand(a);
 		}
 		d->waiting += a->claim.wants && !a->turn.open;
+		back |= comes_back(a);
 	}
-	d->quantum = d->active > 2 ? ARB_QUANTUM : ARB_QUANTUM_FEW;
+	d->quantum = back ? ARB_QUANTUM_BACK : d->active > 2 ? ARB_QUANTUM : ARB_QUANTUM_FEW;
 }
 
 static void survey_all(struct arb *arb, uint64_t now)

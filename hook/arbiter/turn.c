@@ -29,9 +29,9 @@ void arb_begin_quantum(struct arb_account *a, uint64_t now)
 /* A turn that was given and not used kept the device from others who waited. */
 static void missed(struct arb_account *a, uint64_t now)
 {
-	if (a->used || a->role != ARB_HOLDER || !a->device->waiting)
+	if (a->used || a->role != ARB_HOLDER || !a->device->waiting || now - a->opened_at < ARB_GRACE)
 		return;
-	arb_pay(a, arb_least(now - a->opened_at, ARB_GRACE));
+	arb_pay(a, ARB_GRACE);
 	a->missed_until = now + (ARB_MISSED << a->missed);
 	if (a->missed < 6)
 		a->missed++;
@@ -145,6 +145,8 @@ void arb_turns(struct arb *arb, struct arb_device_state *d, uint64_t now)
 	struct arb_account *next = arb_choose(arb, d);
 	struct arb_account *h = d->holder;
 
+	if (h && h->role == ARB_HOLDER && over(h, now))
+		h->right = h->entitled; /* from here on it is compared by its buckets */
 	if (h && ends(arb, h, next, now)) {
 		if (next && next->role == ARB_BORROWER && h->role == ARB_HOLDER && arb_companions(h, next)) {
 			h->role = ARB_BORROWER;

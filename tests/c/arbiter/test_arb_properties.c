@@ -126,7 +126,7 @@ static void check_charges(const struct sim *sim, const struct drawn *m, const ui
 		CHECK(fabs(more - used) < 0.2 * SPAN * 1e9, "seed %lu: tenant %d used %.1f ms and was charged %.1f",
 		      (unsigned long)m->seed, i, used / 1e6, more / 1e6);
 	}
-	CHECK(sum <= busy * 1.02 + delays && sum >= busy * 0.98 - 20e6,
+	CHECK(sum <= busy * 1.03 + delays + 20e6 && sum >= busy * 0.98 - 20e6,
 	      "seed %lu: the device was busy for %.1f ms, charged are %.1f (delays of %.1f)", (unsigned long)m->seed,
 	      busy / 1e6, sum / 1e6, delays / 1e6);
 }
@@ -140,8 +140,9 @@ static void check_windows(const struct sim *sim, const struct drawn *m)
 		uint32_t least, most;
 
 		sim_window(sim, i, 0, SECOND, &least, &most);
-		/* Saved: 200 ms of its share; what it was kept waiting for by those of higher priority, at most a second. */
-		CHECK(most / 1e3 <= ceiling * (m->one_priority ? 1.2 : 2) + turn + 30,
+		/* Saved: 200 ms of its share; what it was kept waiting for by those of higher priority, at most a second.
+		 * Short work beside others' long launches may pass for less than it is, see check_charges. */
+		CHECK(most / 1e3 <= ceiling * (m->one_priority && t->program.work == ENDLESS ? 1.2 : 2.4) + turn + 30,
 		      "seed %lu: tenant %d (ceiling %g) used %.1f ms of a second", (unsigned long)m->seed, i, ceiling,
 		      most / 1e3);
 		if (!m->saturated || !m->one_priority)
