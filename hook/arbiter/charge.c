@@ -32,7 +32,9 @@ static bool find_flight(struct arb_account *a, uint64_t begin, uint64_t now)
 	const uint64_t total = c->flight + (c->busy ? arb_since(now, c->busy_since) : 0);
 	uint64_t flight = total > a->seen ? arb_least(total - a->seen, now - begin) : 0;
 
-	a->seen = total;
+	/* A period is known to have ended a little before somebody noticed: what was counted meanwhile is not counted again. */
+	if (total > a->seen || a->seen - total > ARB_GUARD)
+		a->seen = total;
 	if (!charged(a, now))
 		return false;
 	a->to = c->busy ? now : arb_least(now, arb_most(c->idle_since, begin + flight));

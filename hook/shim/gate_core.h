@@ -74,7 +74,8 @@ struct gate_device {
 	uint32_t policy; /* sequence of the policy when a launch was last seen here */
 	bool met; /* under the gate since then */
 	bool degraded;
-	bool stuck; /* something in flight did not end in time, nothing has since: there is no waiting for room */
+	bool stuck; /* something in flight did not end in time, nothing has since: launches find room without it ending */
+	uint32_t let, doubled; /* how many may now, how many the latest time */
 };
 
 struct gate {

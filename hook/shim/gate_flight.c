@@ -172,12 +172,10 @@ void gate_withdraw(struct gate *g, int device)
 	gate_ring(g);
 }
 
-static void end_period(struct gate *g, int device, uint64_t now)
+static void end_period(struct gate *g, int device)
 {
 	struct gate_device *d = &g->device[device];
-	uint64_t end = gate_urgent(d) ? now : d->known_ns;
-	if (end < d->busy_ns)
-		end = d->busy_ns;
+	uint64_t end = d->known_ns < d->busy_ns ? d->busy_ns : d->known_ns;
 	gate_pay(g, device, end);
 	d->flight_ns += end - d->busy_ns;
 	memset(d->loose, 0, sizeof d->loose);
@@ -229,6 +227,6 @@ bool gate_settle(struct gate *g, int device, const struct vgpu_gate_thread *self
 	if (!all_out(g, device, self))
 		return false;
 	forget_tails(g, device);
-	end_period(g, device, now);
+	end_period(g, device);
 	return true;
 }

@@ -201,6 +201,7 @@ static void count_over(struct gate *g, int device, uint64_t now)
 		learn(d, launches, least, most);
 	d->seen_ns = d->known_ns = teaches ? from + clip(gate_worth(d, launches), least, most) : now;
 	d->stuck = false;
+	d->let = d->doubled = 0;
 }
 
 void gate_sweep(struct gate *g, uint64_t now)

@@ -30,6 +30,8 @@ void vgpu_gate_draw(struct vgpu_ticket *ticket)
 static void own_tail_over(struct gate *g, struct vgpu_gate_thread *t, uint64_t now)
 {
 	gate_take_stock(g, t, t->device, t->stream, now);
+	if (t->since)
+		g->device[t->device].known_ns = now; /* no mark says when */
 	t->since = t->unmarked = t->tail_seen = 0;
 }
 
@@ -57,20 +59,16 @@ void vgpu_gate_over(const struct vgpu_ticket *ticket, enum vgpu_over what, CUstr
 		        what == VGPU_OVER_CONTEXT ? m->context == context : !m->unknown_ns && m->stream == stream;
 		m->over = m->over || (covered && m->seq < ticket->mark);
 	}
+	gate_sweep(g, now);
 	if (what != VGPU_OVER_SOME && t && (what == VGPU_OVER_CONTEXT || t->stream == stream))
 		own_tail_over(g, t, now);
 	if (what == VGPU_OVER_CONTEXT)
 		loose_over(g, ticket);
-	gate_sweep(g, now);
 	if (g->count && (what != VGPU_OVER_SOME || now - g->asked_ns >= GATE_POLL_NS))
 		gate_ask(g);
 	for (uint32_t i = 0; i < g->ndev && i < PTG_DEVICES; i++) {
-		struct gate_device *d = &g->device[i];
-		if (!d->busy_ns)
-			continue;
-		if (!d->marks && !d->inside)
-			d->known_ns = now;
-		gate_settle(g, (int)i, t, now);
+		if (g->device[i].busy_ns)
+			gate_settle(g, (int)i, t, now);
 	}
 	vgpu_unlock(&g->lock);
 }

@@ -172,22 +172,37 @@ uint64_t gate_bound(struct gate *g, int device, uint64_t now)
 	return bound / peers(g, device, now);
 }
 
-/* One launch always has room. What is in flight may need the next launch in order to end: so waiting has an end, and where
- * it came to that there is no more of it until something has ended. */
+/* What is in flight may need the next launch in order to end, or be long: one launch is let through, and, as long as still
+ * nothing ends, after every further guard twice as many. */
+static bool let_through(struct gate_device *d, const struct gate_wait *wait, uint64_t now)
+{
+	if (d->let == 0 && now >= wait->room_ns) {
+		d->stuck = true;
+		d->doubled = d->doubled ? 2 * d->doubled : 1;
+		d->let = d->doubled;
+	}
+	if (d->let == 0)
+		return false;
+	d->let--;
+	return true;
+}
+
+/* One launch always has room. */
 static bool has_room(struct gate *g, int device, struct gate_wait *wait, uint64_t now)
 {
 	struct gate_device *d = &g->device[device];
 	uint64_t flight = gate_in_flight(g, device);
-	if (flight == 0 || d->stuck || flight + gate_mean(d, wait->work) <= gate_bound(g, device, now))
+	if (flight == 0 || flight + gate_mean(d, wait->work) <= gate_bound(g, device, now))
 		return true;
 	if (wait->room_ns == 0 || wait->over != d->over) {
 		wait->over = d->over;
-		wait->room_ns = now + 2 * flight + GATE_GUARD_NS;
+		wait->room_ns = now + (d->stuck ? 0 : 2 * flight) + GATE_GUARD_NS;
 	}
-	d->stuck = now >= wait->room_ns;
+	if (let_through(d, wait, now))
+		return true;
 	uint64_t next = gate_look_at(d, gate_next_over(g, device), now);
 	wait->sleep_ns = next - now < GATE_TICK_NS ? next - now : GATE_TICK_NS;
-	return d->stuck;
+	return false;
 }
 
 /* ---- both --------------------------------------------------------------------------------------------------------------- */
