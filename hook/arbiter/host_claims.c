@@ -125,6 +125,15 @@ uint64_t claims_due(const struct tenant *t, const struct account *a)
 	return from == ARB_NEVER ? ARB_NEVER : from > a->ask_at ? from : a->ask_at;
 }
 
+/* How long until the next look: short while others wait for a closed turn to drain, since a process's lock goes late in its
+ * death; longer and longer else. */
+static uint64_t next_distance(const struct tenant *t, const struct account *a, uint64_t now)
+{
+	if (is_open(t, a))
+		return earlier(a->ask_after ? 2 * a->ask_after : ASK_FIRST, ASK_SELDOM);
+	return now - a->closed_at < ASK_WAITER ? ASK_FIRST : ASK_LAST;
+}
+
 static void read_account(struct ptg_host *host, struct tenant *t, unsigned index, uint64_t now)
 {
 	static _Thread_local struct ptg_slot_turn lines[PTG_SLOTS];
@@ -145,8 +154,7 @@ static void read_account(struct ptg_host *host, struct tenant *t, unsigned index
 	if (now < claims_due(t, a))
 		return;
 	find_dead(host, t, a, lines, now);
-	uint64_t most = is_open(t, a) ? ASK_SELDOM : ASK_LAST;
-	a->ask_after = earlier(a->ask_after ? 2 * a->ask_after : ASK_FIRST, most);
+	a->ask_after = next_distance(t, a, now);
 	a->ask_at = now + a->ask_after;
 	a->claim = sum_up(t, a, lines, now);
 }
