@@ -295,7 +295,7 @@ static void account(struct gate *g, struct vgpu_launch *launch, struct vgpu_gate
 {
 	struct gate_device *d = &g->device[launch->device];
 	uint64_t now = vgpu_now_ns();
-	uint32_t before = t ? t->since : 0;
+	uint32_t before = t && t->device == launch->device ? t->since : 0;
 	d->launches++;
 	__atomic_store_n(&d->line->launches, d->launches, __ATOMIC_RELAXED);
 	if (marked) {
@@ -305,16 +305,16 @@ static void account(struct gate *g, struct vgpu_launch *launch, struct vgpu_gate
 		mark->launches[VGPU_WORK_KERNEL] = before;
 		mark->launches[launch->work]++;
 		gate_push(g, mark);
-		if (t)
+		if (t && t->device == launch->device)
 			t->since = t->unmarked = t->tail_seen = 0;
-	} else if (t && launch->work == VGPU_WORK_KERNEL) {
+	} else if (t && launch->work == VGPU_WORK_KERNEL && t->device == launch->device) {
 		t->since++;
 		t->unmarked++;
 		t->tail_seen = 0;
 	} else {
 		gate_loosen(d, launch->work, 1, now);
 	}
-	if (t)
+	if (t && t->device == launch->device)
 		give(g, launch->device, t, launch->word, now);
 	gate_helper_need(g, gate_urgent(d) ? now + gate_in_flight(g, launch->device) : now + GATE_TICK_NS);
 }

@@ -65,11 +65,9 @@ static bool full(struct gate *g)
 	return none;
 }
 
-static bool record(struct gate *g, CUstream stream, bool all, struct gate_mark *mark)
+/* The event is made, or was, in the current context. */
+static bool record_here(struct gate *g, CUcontext context, CUstream stream, bool all, struct gate_mark *mark)
 {
-	CUcontext context = NULL;
-	if (real_cuCtxGetCurrent(&context) != CUDA_SUCCESS || !context)
-		return false;
 	CUevent event = spare_event(g, context);
 	if (!event && real_cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
 		return false;
@@ -81,6 +79,20 @@ static bool record(struct gate *g, CUstream stream, bool all, struct gate_mark *
 	keep_event(g, context, event);
 	vgpu_unlock(&g->lock);
 	return false;
+}
+
+/* A launch may go to a stream of another context than the current one. */
+static bool record(struct gate *g, CUstream stream, bool all, struct gate_mark *mark)
+{
+	CUcontext context = NULL, owner = NULL, old;
+	if (real_cuCtxGetCurrent(&context) == CUDA_SUCCESS && context && record_here(g, context, stream, all, mark))
+		return true;
+	if (all || real_cuStreamGetCtx(stream, &owner) != CUDA_SUCCESS || owner == context ||
+	    real_cuCtxPushCurrent_v2(owner) != CUDA_SUCCESS)
+		return false;
+	bool recorded = record_here(g, owner, stream, false, mark);
+	real_cuCtxPopCurrent_v2(&old);
+	return recorded;
 }
 
 bool gate_record(struct gate *g, CUstream stream, struct gate_mark *mark)

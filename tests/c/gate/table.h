@@ -61,7 +61,8 @@ static inline void table_beat(struct table *t)
 	for (uint32_t i = 0; i < t->policy.ndev; i++) {
 		if (LOOK(*t->open) >> i & 1)
 			__atomic_store_n(&t->turns->turn[i].deadline_ns, now + 500 * MS, __ATOMIC_SEQ_CST);
-		__atomic_store_n(&t->turns->turn[i].heartbeat_ns, now, __ATOMIC_SEQ_CST);
+		/* A little ahead: on a loaded machine this process may come late. */
+		__atomic_store_n(&t->turns->turn[i].heartbeat_ns, now + 90 * MS, __ATOMIC_SEQ_CST);
 	}
 }
 
