@@ -189,4 +189,4 @@ def test_a_kill_at_the_start_leaves_no_process_without_a_limit(machine):
         peer.process.stdin.write('["go"]\n')
         peer.process.stdin.flush()
     worker.go()
-    assert 5 < shares_of((worker, 0))[0] < most(20)
+    assert 5 < shares_of((worker, 0))[0] < most(20, 0.02)  # several processes have a launch each in flight
