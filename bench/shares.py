@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 TOP = Path(__file__).resolve().parent.parent
 NONE = System("none")
-SMOKE_PLAN = Plan(2.0, 8.0)
+SMOKE_PLAN = Plan(1.5, 7.0)
 WIDE = 2.5  # times the bounds, where a cell is short and the machine is not its own
 FLAT = 8.0  # points from equal parts at which the simulator still does not enforce
 
@@ -267,7 +267,7 @@ def arguments_of() -> argparse.Namespace:
     parser.add_argument("--list", action="store_true", help="print the names of all cells")
     parser.add_argument("--seconds", type=float, default=60.0, help="of the measured window")
     parser.add_argument("--warmup", type=float, default=10.0, help="seconds before it")
-    parser.add_argument("--smoke", action="store_true", help="twelve cells of ten seconds, bounds 2.5 times as wide")
+    parser.add_argument("--smoke", action="store_true", help="twelve cells of some seconds, bounds 2.5 times as wide")
     parser.add_argument("--check", action="store_true", help="end with 1 where a bound is missed")
     parser.add_argument("--resume", type=Path, metavar="FILE", help="a line a cell; what stands there is not run again")
     parser.add_argument("--json", type=Path, metavar="FILE")

@@ -33,7 +33,7 @@ static void missed(struct arb_account *a, uint64_t now)
 		return;
 	arb_pay(a, ARB_GRACE);
 	a->missed_until = now + (ARB_MISSED << a->missed);
-	if (a->missed < 6)
+	if (a->missed < 2) /* a waiter that is slow to wake on a busy machine must not be shut out */
 		a->missed++;
 }
 
