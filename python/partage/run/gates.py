@@ -4,7 +4,7 @@ A program takes turns on a card (is *gated*) where its own ceiling is below the 
 the card has a guarantee or such a ceiling: one that takes no turns would take the guarantee away. All others launch
 without asking, at no cost. The decision stands in each policy, and the arbiter is told by the ledger's bell.
 Callers hold the registry's lock. What can go wrong: a policy that cannot be read (what it promises is unknown, so its
-neighbours are gated) or a ledger without a bell (the arbiter sees the change at its next round): warnings.
+neighbours are gated, with a warning) or a ledger that its tenant spoilt (the arbiter sees it when it looks next).
 """
 
 from __future__ import annotations
@@ -85,5 +85,5 @@ def _apply(entry: HandOver, others: list[Policy], *, unknown: bool) -> bool:
     try:
         ring_turn_bell(entry.ledger_path)
     except LedgerError as error:
-        log.warning("an arbiter is not told at once", error=str(error))
+        log.info("an arbiter is not told at once", error=str(error))
     return any(share.gated for share in policy.devices)
