@@ -25,7 +25,7 @@ WAIT_S = 60
 
 
 def eventually(holds: Callable[[], bool]) -> None:
-    """Ask until it holds: for what other processes write into memory that tells nobody. The bound stands for "never"."""
+    """Ask until it holds: for what others write into memory that tells nobody. The bound stands for "never"."""
     until = time.monotonic() + WAIT_S
     while not holds():
         assert time.monotonic() < until, "did not happen"
