@@ -5,9 +5,10 @@ Called by CMake (and by hand):
     python3 hook/gen/abi.py --out build/generated/abi.c [--cc gcc]
 
 The headers (`hook/include/partage/{policy,ledger,turns}.h`, `hook/sim/machine.h`, `hook/arbiter/host.h`) are
-preprocessed by the C compiler itself; structures and integer constants become cffi's declarations, hook/gen/abi_support.h is inlined for what needs
-atomics, futexes and the SIGBUS guard. Python's idea of each field's offset and size is written back into the source as
-a static assertion, so a compiler that lays a structure out otherwise stops the build instead of misreading memory.
+preprocessed by the C compiler itself; structures and integer constants become cffi's declarations,
+hook/gen/abi_support.h is inlined for what needs atomics, futexes and the SIGBUS guard. Python's idea of each field's
+offset and size is written back into the source as a static assertion, so a compiler that lays a structure out otherwise
+stops the build instead of misreading memory.
 
 What can go wrong: no C compiler, or a header with something that cffi cannot parse. Both end with the tool's message.
 """

@@ -209,7 +209,7 @@ static void meet(struct gate *g, int device, CUstream stream)
 	d->met = recorded || !gate_any_capture();
 	d->policy = policy;
 	if (recorded) {
-		mark.unknown_ns = busy ? 1 : gate_bound(g, device, now); /* nobody knows */
+		mark.unknown_ns = busy ? 1 : gate_bound(g, device); /* nobody knows */
 		mark.first_ns = now;
 		gate_push(g, &mark);
 		gate_ask(g);
@@ -279,7 +279,7 @@ static void give(struct gate *g, int device, struct vgpu_gate_thread *t, uint32_
 	if (g->ndev == 1 && g->barrier && t->unmarked + 1 < every && !gate_any_capture())
 		left = every - 1 - t->unmarked;
 	if (left) {
-		uint64_t bound = gate_bound(g, device, now), flight = gate_in_flight(g, device);
+		uint64_t bound = gate_bound(g, device), flight = gate_in_flight(g, device);
 		uint64_t most = flight < bound ? (bound - flight) / gate_mean(d, VGPU_WORK_KERNEL) : 0;
 		left = left < most ? left : (uint32_t)most;
 	}

@@ -138,7 +138,7 @@ void gate_wait(struct gate *g, int device, struct gate_wait *wait);
 void gate_waited(struct gate *g, int device, struct gate_wait *wait);
 void gate_want(struct gate_device *d, int change, uint64_t now);
 void gate_pay(struct gate *g, int device, uint64_t now); /* the private bucket, for the period so far */
-uint64_t gate_bound(struct gate *g, int device, uint64_t now);
+uint64_t gate_bound(const struct gate *g, int device);
 bool gate_urgent(const struct gate_device *d); /* somebody waits to hear that this process is idle */
 void gate_ring(struct gate *g);
 

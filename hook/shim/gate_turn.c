@@ -161,7 +161,10 @@ static bool may_by_turn(struct gate *g, int device, struct gate_wait *wait, uint
 
 /* ---- room --------------------------------------------------------------------------------------------------------------- */
 
-uint64_t gate_bound(struct gate *g, int device, uint64_t now)
+/* For all processes of the container together, although each keeps to it alone: how long a launch takes is learned from
+ * the time between ends, which the others' launches lengthen. A part of it for each would cut twice, and leave so little
+ * in each context's queue that the device spends its time going from one to the next. */
+uint64_t gate_bound(const struct gate *g, int device)
 {
 	const struct gate_device *d = &g->device[device];
 	uint64_t bound = UINT64_C(1000) * __atomic_load_n(&d->turn->outstanding_us, __ATOMIC_RELAXED);
@@ -169,7 +172,7 @@ uint64_t gate_bound(struct gate *g, int device, uint64_t now)
 		bound = GATE_FLIGHT_NS;
 	if (__atomic_load_n(&d->turn->flags, __ATOMIC_RELAXED) & PTG_TURN_SHORT && bound > GATE_SHORT_NS)
 		bound = GATE_SHORT_NS;
-	return bound / peers(g, device, now);
+	return bound;
 }
 
 /* What is in flight may need the next launch in order to end, or be long: one launch is let through, and, as long as still
@@ -192,7 +195,7 @@ static bool has_room(struct gate *g, int device, struct gate_wait *wait, uint64_
 {
 	struct gate_device *d = &g->device[device];
 	uint64_t flight = gate_in_flight(g, device);
-	if (flight == 0 || flight + gate_mean(d, wait->work) <= gate_bound(g, device, now))
+	if (flight == 0 || flight + gate_mean(d, wait->work) <= gate_bound(g, device))
 		return true;
 	if (wait->room_ns == 0 || wait->over != d->over) {
 		wait->over = d->over;
