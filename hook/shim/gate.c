@@ -271,7 +271,7 @@ void vgpu_gate_enter(struct vgpu_launch *launch)
 /* ---- out --------------------------------------------------------------------------------------------------------------- */
 
 /* How many more the thread may launch before it looks again. */
-static void give(struct gate *g, int device, struct vgpu_gate_thread *t, uint32_t word, uint64_t now)
+static void give(struct gate *g, int device, struct vgpu_gate_thread *t, uint32_t word)
 {
 	struct gate_device *d = &g->device[device];
 	uint32_t every = gate_every(d), left = 0;
@@ -315,7 +315,7 @@ static void account(struct gate *g, struct vgpu_launch *launch, struct vgpu_gate
 		gate_loosen(d, launch->work, 1, now);
 	}
 	if (t && t->device == launch->device)
-		give(g, launch->device, t, launch->word, now);
+		give(g, launch->device, t, launch->word);
 	gate_helper_need(g, gate_urgent(d) ? now + gate_in_flight(g, launch->device) : now + GATE_TICK_NS);
 }
 
