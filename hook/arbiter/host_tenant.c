@@ -131,6 +131,8 @@ static void take_ledger(struct ptg_host *host, struct tenant *t)
 	t->bell_at = &((const struct ptg_ledger *)page)->turn_bell;
 	t->ledger_id = now;
 	t->complained = false;
+	claims_bell(t); /* now: what the bell of the ledger before it said may be what this one says after its first ring */
+	t->rings_now = true;
 	wait_add(host, t);
 }
 
