@@ -49,12 +49,17 @@ class Seen:
     arbiter_percent: float | None = None
     figures: dict[str, float] = field(default_factory=dict)
     missed: list[str] = field(default_factory=list)
+    bounds: list[tuple[str, float, float]] = field(default_factory=list)
 
-    def bound(self, name: str, value: float, most: float, *, wide: float = 1.0) -> None:
-        """Write a figure down, and that it was missed where it is above its bound."""
+    def bound(self, name: str, value: float, most: float) -> None:
+        """Write a figure down, and the bound that it is held to."""
         self.figures[name] = round(value, 3)
-        if value > most * wide:
-            self.missed.append(f"{name} {value:.2f}, at most {most:g}")
+        self.bounds.append((name, value, most))
+
+    def missed_by(self, wide: float) -> list[str]:
+        """Return what was missed where bounds are `wide` times as wide."""
+        above = [f"{name} {value:.2f}, at most {most:g}" for name, value, most in self.bounds if value > most * wide]
+        return self.missed + above
 
 
 def window(stage: Tenancy, seconds: float) -> Seen:

@@ -127,7 +127,7 @@ class Bench:
         row = self.book.find(cell.name, NONE, plan.seconds)
         if row is None:
             seen = self.play(replace(cell, scene="steady"), NONE, plan)
-            row = row_of(cell, NONE, plan, seen, seen.got)
+            row = row_of(cell, NONE, plan, seen, seen.got, self.wide)
             self.book.add(row, NONE)
         return row.got
 
@@ -146,7 +146,7 @@ class Bench:
             asked = self.bare(cell.baseline())
         plain = sum(self.bare(cell.baseline())) if cell.aggregate is not None else None
         seen = self.play(cell, system, self.plan)
-        row = row_of(cell, system, self.plan, seen, asked)
+        row = row_of(cell, system, self.plan, seen, asked, self.wide)
         if plain:
             row.of_none = sum(row.got) / min(plain, sum(asked))
         judge(cell, row, self.wide)
@@ -154,14 +154,14 @@ class Bench:
         return row
 
 
-def row_of(cell: Cell, system: System, plan: Plan, seen: Seen, asked: list[float]) -> Row:
+def row_of(cell: Cell, system: System, plan: Plan, seen: Seen, asked: list[float], wide: float = 1.0) -> Row:
     """Return what a scene saw as a row."""
     row = Row(cell.name, system.name, plan.seconds, asked, seen.got)
     row.jain = jain([got / want for got, want in zip(seen.got, asked, strict=True) if want])
     row.p50_ms = [steps.get("p50_ns", 0) / 1e6 for steps in seen.steps]
     row.p99_ms = [steps.get("p99_ns", 0) / 1e6 for steps in seen.steps]
     row.steps = [steps.get("steps", 0) for steps in seen.steps]
-    row.arbiter_percent, row.figures, row.missed = seen.arbiter_percent, seen.figures, seen.missed
+    row.arbiter_percent, row.figures, row.missed = seen.arbiter_percent, seen.figures, seen.missed_by(wide)
     row.missed += [
         f"tenant {number}: {steps['errors']} processes could not go on"
         for number, steps in enumerate(seen.steps)
