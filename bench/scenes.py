@@ -34,10 +34,11 @@ IDLE_PERCENT: Final = 0.1
 
 @dataclass(frozen=True)
 class Plan:
-    """Seconds of warm-up and of the measured window."""
+    """Seconds of warm-up and of the measured window, and by how much bounds are wider than they stand."""
 
     warmup: float = 10.0
     seconds: float = 60.0
+    wide: float = 1.0
 
 
 @dataclass

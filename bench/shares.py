@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 TOP = Path(__file__).resolve().parent.parent
 NONE = System("none")
-SMOKE_PLAN = Plan(1.5, 7.0)
 WIDE = 2.5  # times the bounds, where a cell is short and the machine is not its own
+SMOKE_PLAN = Plan(1.5, 7.0, WIDE)
 FLAT = 8.0  # points from equal parts at which the simulator still does not enforce
 
 
@@ -110,8 +110,8 @@ class Book:
 class Bench:
     """Measures cells under a system, with what they are compared with."""
 
-    def __init__(self, build: Path, book: Book, plan: Plan, *, wide: float) -> None:
-        self.build, self.book, self.plan, self.wide = build, book, plan, wide
+    def __init__(self, build: Path, book: Book, plan: Plan) -> None:
+        self.build, self.book, self.plan = build, book, plan
 
     def play(self, cell: Cell, system: System, plan: Plan) -> Seen:
         """Run a cell once."""
@@ -127,7 +127,7 @@ class Bench:
         row = self.book.find(cell.name, NONE, plan.seconds)
         if row is None:
             seen = self.play(replace(cell, scene="steady"), NONE, plan)
-            row = row_of(cell, NONE, plan, seen, seen.got, self.wide)
+            row = row_of(cell, NONE, plan, seen, seen.got)
             self.book.add(row, NONE)
         return row.got
 
@@ -146,22 +146,22 @@ class Bench:
             asked = self.bare(cell.baseline())
         plain = sum(self.bare(cell.baseline())) if cell.aggregate is not None else None
         seen = self.play(cell, system, self.plan)
-        row = row_of(cell, system, self.plan, seen, asked, self.wide)
+        row = row_of(cell, system, self.plan, seen, asked)
         if plain:
             row.of_none = sum(row.got) / min(plain, sum(asked))
-        judge(cell, row, self.wide)
+        judge(cell, row, self.plan.wide)
         self.book.add(row, system)
         return row
 
 
-def row_of(cell: Cell, system: System, plan: Plan, seen: Seen, asked: list[float], wide: float = 1.0) -> Row:
+def row_of(cell: Cell, system: System, plan: Plan, seen: Seen, asked: list[float]) -> Row:
     """Return what a scene saw as a row."""
     row = Row(cell.name, system.name, plan.seconds, asked, seen.got)
     row.jain = jain([got / want for got, want in zip(seen.got, asked, strict=True) if want])
     row.p50_ms = [steps.get("p50_ns", 0) / 1e6 for steps in seen.steps]
     row.p99_ms = [steps.get("p99_ns", 0) / 1e6 for steps in seen.steps]
     row.steps = [steps.get("steps", 0) for steps in seen.steps]
-    row.arbiter_percent, row.figures, row.missed = seen.arbiter_percent, seen.figures, seen.missed_by(wide)
+    row.arbiter_percent, row.figures, row.missed = seen.arbiter_percent, seen.figures, seen.missed_by(plan.wide)
     row.missed += [
         f"tenant {number}: {steps['errors']} processes could not go on"
         for number, steps in enumerate(seen.steps)
@@ -294,7 +294,6 @@ def main() -> int:
         arguments.build.resolve(),
         Book(arguments.resume, arguments.build.resolve()),
         plan,
-        wide=WIDE if arguments.smoke else 1.0,
     )
     rows: list[Row] = []
     try:

@@ -301,7 +301,6 @@ def main() -> int:
         arguments.build.resolve(),
         Book(arguments.resume, arguments.build.resolve()),
         Plan(arguments.warmup, arguments.seconds),
-        wide=1.0,
     )
     metrics: list[Metric] = []
     print(f"{'ID':10}{'ours':>14}{'none':>14}  what it measures")
