@@ -161,8 +161,7 @@ void gate_begin(struct gate *g, int device, uint64_t now)
 		return;
 	d->seen_ns = d->known_ns = now;
 	store_busy(g, device, now);
-	__atomic_thread_fence(__ATOMIC_SEQ_CST);
-	if (__atomic_load_n(&d->turn->flags, __ATOMIC_RELAXED) & PTG_TURN_WATCHED)
+	if (__atomic_load_n(&d->turn->flags, __ATOMIC_SEQ_CST) & PTG_TURN_WATCHED) /* not before it is stored */
 		gate_ring(g);
 }
 

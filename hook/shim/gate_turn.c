@@ -128,7 +128,7 @@ static bool alive(const struct gate_device *d, uint64_t now)
 
 static bool has_turn(const struct gate_device *d, struct gate_wait *wait, uint64_t now)
 {
-	wait->word = __atomic_load_n(&d->turn->word, __ATOMIC_ACQUIRE);
+	wait->word = __atomic_load_n(&d->turn->word, __ATOMIC_SEQ_CST); /* after `busy_ns` is stored, see ledger.h */
 	uint64_t deadline = __atomic_load_n(&d->turn->deadline_ns, __ATOMIC_ACQUIRE);
 	bool in_time = deadline > now && deadline - now <= DEADLINE_NS;
 	wait->sleep_ns = (wait->word & 1) && !in_time ? EXPIRED_NS : SLEEP_NS;
