@@ -53,9 +53,7 @@ struct ptg_policy_device {
 	uint32_t turn; /* index into the turns file */
 	uint32_t reserved0;
 	uint64_t context; /* bytes: estimate of one context on this device, or PTG_CONTEXT_UNKNOWN */
-	uint64_t
-	        audit_ns; /* ns, only grows: use of the device that a witness (NVML) saw and the arbiter had not charged;
-	                    * the arbiter charges what it grows by. Nothing in it is for the library */
+	uint64_t audit_ns; /* ns, only grows: use that NVML saw and the arbiter had not charged; it charges the growth */
 };
 
 struct ptg_policy {
