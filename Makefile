@@ -113,12 +113,15 @@ bench: build $(VENV)/.bench
 	@mkdir -p $(BUILD)/reports
 	$(BIN)/python bench/calls.py --json $(BUILD)/reports/calls.json
 	$(BIN)/python bench/shares.py --resume $(BUILD)/reports/shares.jsonl
+	$(BIN)/python bench/virtbench.py --calls $(BUILD)/reports/calls.json --resume $(BUILD)/reports/shares.jsonl \
+		--json $(BUILD)/reports/virtbench.json
 	$(BIN)/python bench/shares.py --plot $(BUILD)/reports/shares.png
-	$(BIN)/python bench/virtbench.py --calls $(BUILD)/reports/calls.json --resume $(BUILD)/reports/shares.jsonl
 
 bench-smoke: build $(VENV)/.test
-	$(BIN)/python bench/calls.py --smoke --check
-	$(BIN)/python bench/shares.py --smoke --check
+	@mkdir -p $(BUILD)/reports && rm -f $(BUILD)/reports/smoke.json $(BUILD)/reports/smoke.jsonl
+	$(BIN)/python bench/calls.py --smoke --check --json $(BUILD)/reports/smoke.json
+	$(BIN)/python bench/shares.py --smoke --check --resume $(BUILD)/reports/smoke.jsonl
+	$(BIN)/python bench/virtbench.py --smoke --check --calls $(BUILD)/reports/smoke.json --resume $(BUILD)/reports/smoke.jsonl
 
 # ---- documents ------------------------------------------------------------------------------------------------------------------
 docs: build $(VENV)/.demo
