@@ -118,10 +118,8 @@ bench: build $(VENV)/.bench
 	$(BIN)/python bench/shares.py --plot $(BUILD)/reports/shares.png
 
 bench-smoke: build $(VENV)/.test
-	@mkdir -p $(BUILD)/reports && rm -f $(BUILD)/reports/smoke.json $(BUILD)/reports/smoke.jsonl
-	$(BIN)/python bench/calls.py --smoke --check --json $(BUILD)/reports/smoke.json
-	$(BIN)/python bench/shares.py --smoke --check --resume $(BUILD)/reports/smoke.jsonl
-	$(BIN)/python bench/virtbench.py --smoke --check --calls $(BUILD)/reports/smoke.json --resume $(BUILD)/reports/smoke.jsonl
+	$(BIN)/python bench/calls.py --smoke --check
+	$(BIN)/python bench/shares.py --smoke --check
 
 # ---- documents ------------------------------------------------------------------------------------------------------------------
 docs: build $(VENV)/.demo
