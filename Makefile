@@ -113,8 +113,9 @@ bench: build $(VENV)/.bench
 	@mkdir -p $(BUILD)/reports
 	$(BIN)/python bench/calls.py --json $(BUILD)/reports/calls.json
 	$(BIN)/python bench/shares.py --resume $(BUILD)/reports/shares.jsonl
+	$(BIN)/python bench/virtbench.py --calls $(BUILD)/reports/calls.json --resume $(BUILD)/reports/shares.jsonl \
+		--json $(BUILD)/reports/virtbench.json
 	$(BIN)/python bench/shares.py --plot $(BUILD)/reports/shares.png
-	$(BIN)/python bench/virtbench.py --calls $(BUILD)/reports/calls.json --resume $(BUILD)/reports/shares.jsonl
 
 bench-smoke: build $(VENV)/.test
 	$(BIN)/python bench/calls.py --smoke --check

@@ -44,6 +44,7 @@ struct account {
 	bool served; /* it has an account in the core */
 	struct arb_share share; /* as the policy says now */
 	struct arb_share told; /* as the core was told last */
+	uint64_t audit, audited; /* the policy's audit_ns; how much of it the core was told, or came before us */
 	struct arb_claim claim;
 	bool stale; /* the claim was not read since the turn was closed, or at all */
 	struct arb_turn shown; /* what was published last */

@@ -131,7 +131,8 @@ static void take_ledger(struct ptg_host *host, struct tenant *t)
 	t->bell_at = &((const struct ptg_ledger *)page)->turn_bell;
 	t->ledger_id = now;
 	t->complained = false;
-	claims_bell(t); /* now: what the bell of the ledger before it said may be what this one says after its first ring */
+	claims_bell(
+	        t); /* now: what the bell of the ledger before it said may be what this one says after its first ring */
 	t->rings_now = true;
 	wait_add(host, t);
 }
@@ -314,7 +315,8 @@ static bool is_other_grant(const struct ptg_policy *a, const struct ptg_policy *
 /* Take over a good copy: what each account's share is from now on. */
 static void use_policy(struct ptg_host *host, struct tenant *t, const struct ptg_policy *p, uint64_t now)
 {
-	if (!t->policy.magic || is_other_grant(&t->policy, p))
+	bool other = !t->policy.magic || is_other_grant(&t->policy, p);
+	if (other)
 		withdraw(host, t, now);
 	t->policy = *p;
 	for (unsigned i = 0; i < PTG_DEVICES; i++) {
@@ -324,6 +326,9 @@ static void use_policy(struct ptg_host *host, struct tenant *t, const struct ptg
 		if (a->device < 0)
 			continue;
 		a->at = d->turn;
+		a->audit = d->audit_ns;
+		if (other || a->audited > a->audit)
+			a->audited = a->audit; /* charged by whoever was arbiter then */
 		a->share =
 		        (struct arb_share){d->cores, d->ceiling, d->weight, p->share_class, p->priority, d->gated != 0};
 	}
@@ -388,6 +393,10 @@ void tenant_shares(struct ptg_host *host, struct tenant *t, uint64_t now)
 			arb_share(host->arb, now, t->id, device->index, NULL);
 		else if (ours && (!a->served || !same_share(&a->share, &a->told)))
 			arb_share(host->arb, now, t->id, device->index, &a->share);
+		if (ours && a->audit != a->audited) {
+			arb_audit(host->arb, now, t->id, device->index, a->audit - a->audited);
+			a->audited = a->audit;
+		}
 		a->stale |= ours && (!a->served || a->share.gated != a->told.gated);
 		a->served = ours;
 		a->told = a->share;

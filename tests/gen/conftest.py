@@ -22,11 +22,18 @@ def build() -> Path:
 
 
 @pytest.fixture(scope="session")
-def headers() -> Path:
-    """Headers of CUDA 12 and 13, as `make build` has fetched them."""
-    path = Path(os.environ.get("PARTAGE_HEADERS", TOP / "build" / "headers"))
+def headers(build: Path) -> Path:
+    """Headers of CUDA 12 and 13: those that the build was configured with, else where it would fetch them."""
+    path = Path(os.environ.get("PARTAGE_HEADERS") or configured(build, "PARTAGE_HEADERS") or build / "headers")
     assert (path / "cuda13" / "cuda.h").is_file(), f"no headers in {path}: run make build"
     return path
+
+
+def configured(build: Path, name: str) -> str | None:
+    """What CMake's cache of a build says of a variable; None where it says nothing."""
+    cache = build / "CMakeCache.txt"
+    lines = cache.read_text().splitlines() if cache.is_file() else []
+    return next((line.partition("=")[2] for line in lines if line.startswith(f"{name}:")), None)
 
 
 @pytest.fixture(scope="session")

@@ -17,6 +17,7 @@ _Static_assert(offsetof(struct ptg_policy, gated) == 56, "policy.gated");
 _Static_assert(offsetof(struct ptg_policy, device) == 64, "policy.device");
 _Static_assert(sizeof(struct ptg_policy_device) == 128, "policy device");
 _Static_assert(offsetof(struct ptg_policy_device, turn) == 104, "policy device.turn");
+_Static_assert(offsetof(struct ptg_policy_device, audit_ns) == 120, "policy device.audit_ns");
 _Static_assert(sizeof(struct ptg_policy) == 64 + 16 * 128, "policy");
 _Static_assert(sizeof(struct ptg_turn) == 64, "turn");
 _Static_assert(sizeof(struct ptg_turns) == 64 + 16 * 64, "turns");

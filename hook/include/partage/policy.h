@@ -53,7 +53,7 @@ struct ptg_policy_device {
 	uint32_t turn; /* index into the turns file */
 	uint32_t reserved0;
 	uint64_t context; /* bytes: estimate of one context on this device, or PTG_CONTEXT_UNKNOWN */
-	uint64_t reserved1;
+	uint64_t audit_ns; /* ns, only grows: use that NVML saw and the arbiter had not charged; it charges that */
 };
 
 struct ptg_policy {

@@ -116,6 +116,19 @@ class Nvml:
             return {pid: sample.smUtil for pid, sample in latest.items()}
         return {}
 
+    def utilization_since(self, uuid: str, since: int) -> tuple[dict[int, int], int]:
+        """Return pid -> percent of its latest sample after `since`, and when the latest is from: µs of NVML's clock.
+
+        NVML keeps the samples of what has ended; `since` leaves out what was counted. Empty where it does not tell.
+        """
+        nothing = (pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound, pynvml.NVMLError_NotFound)
+        with _translated(uuid), contextlib.suppress(*nothing):
+            handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+            samples = pynvml.nvmlDeviceGetProcessUtilization(handle, since)
+            latest = sorted((s.timeStamp, s.pid, s.smUtil) for s in samples if s.timeStamp > since)
+            return {pid: percent for _, pid, percent in latest}, latest[-1][0] if latest else since
+        return {}, since
+
 
 def _memory(handle: Any) -> tuple[int, int, int]:
     """Return (total, reserved, used) in bytes; drivers before 510 know no reserved part."""

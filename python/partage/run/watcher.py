@@ -6,6 +6,8 @@ hold: at once when one comes or goes, then at doubling intervals (a program make
 after its slot), in the end once a second. What the ledger does not know (contexts, modules) becomes the policy's
 *overhead*; the smallest context seen alone and twice becomes the estimate of all that follow.
 
+Once a second, where the container takes turns, its use of the devices is compared with the arbiter's books (audit.py).
+
 The overhead is never negative. An estimate that was too high stands in the ledger until its context goes, and goes with
 it at once; a negative overhead would stay behind until the next look, and for so long lift the limit by as much. So a
 correction may push a container past its limit and never lifts it. What can go wrong: the tenant truncates its ledger
@@ -23,6 +25,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from partage.model import DeviceError, LedgerError
+from partage.run.audit import Auditor
 from partage.run.processes import find_process, is_process_of
 from partage.shm import Ledger, Policy, PolicyFile, Slot, WatchedLedger
 
@@ -34,6 +37,7 @@ CORRECT_FIRST_S: Final = 0.01  # after a process came or went
 RUNG_APART_S: Final = 0.02  # a tenant may ring for ever
 LOOK_EVERY_S: Final = 1.0
 CORRECT_EVERY_S: Final = 1.0  # NVML costs milliseconds on a busy card
+AUDIT_EVERY_S: Final = 1.0  # NVML's figure stands for a second
 RETRY_S: Final = 0.01  # a dead process's lock that is not free yet: somebody reclaims it, or a clone holds it
 
 log = structlog.get_logger("partage.watcher")
@@ -60,6 +64,8 @@ class Watcher:
         self._bell = self._ledger.start_doorbell()
         self.selector.register(self._bell, selectors.EVENT_READ, self)
         self._processes: dict[tuple[int, int, int, int], _Watched] = {}
+        self._auditor = None if nvml is None else Auditor(entry, policy, nvml)
+        self._audit_at = 0.0
         self._broken = False
         self._correct_in = CORRECT_FIRST_S
         self._correct_at = time.monotonic() + self._correct_in
@@ -76,6 +82,8 @@ class Watcher:
             times.append(RETRY_S)
         if self._processes and self._nvml is not None:
             times.append(max(0.0, self._correct_at - time.monotonic()))
+            if self._policy.is_gated:
+                times.append(max(0.0, self._audit_at - time.monotonic()))
         return min(times)
 
     def handle(self, key: selectors.SelectorKey) -> None:
@@ -105,6 +113,7 @@ class Watcher:
                 self._correct_in = CORRECT_FIRST_S
             if news or time.monotonic() >= self._correct_at:
                 self._correct()
+            self._audit()
         except LedgerError as error:
             self._broken = True
             self.selector.unregister(self._bell)
@@ -224,6 +233,15 @@ class Watcher:
         for index, (device, now) in enumerate(zip(before.devices, after.devices, strict=False)):
             if device.uuid in seen and now.word == device.word:
                 self._correct_device(before, index, seen[device.uuid])
+
+    def _audit(self) -> None:
+        """Compare the use that NVML sees with what the arbiter charged, where the container takes turns."""
+        now = time.monotonic()
+        if self._auditor is None or not self._processes or not self._policy.is_gated or now < self._audit_at:
+            return
+        self._audit_at = now + AUDIT_EVERY_S
+        pids = {process.slot.index: process.pid for process in self._processes.values()}
+        self._auditor.look(time.monotonic_ns(), self._ledger.read(), pids)
 
     def _correct_device(self, snapshot: Ledger, index: int, seen: dict[int, int]) -> None:
         uuid = snapshot.devices[index].uuid

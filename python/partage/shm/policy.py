@@ -55,6 +55,7 @@ class PolicyDevice:
     gated: bool = False
     turn: int = 0
     context: int | None = None  # None: nobody knows better than the library
+    audit_ns: int = 0  # only grows: what NVML saw and the arbiter had not charged
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +107,8 @@ def _check(policy: Policy, where: str) -> None:
         if not (device.cores <= 1000 and 1 <= device.ceiling <= 1000 and 1 <= device.weight <= 10000):
             values = f"cores {device.cores} ‰, ceiling {device.ceiling} ‰, weight {device.weight}"
             raise _defect(where, values, "cores up to 1000, ceiling 1 to 1000, weight 1 to 10000")
+        if not 0 <= device.audit_ns < 1 << 64:
+            raise _defect(where, f"audited time {device.audit_ns} ns", "0 to 2^64 - 1")
         if device.turn >= MAX_DEVICES:
             raise _defect(where, f"turn {device.turn}", f"an index below {MAX_DEVICES}")
 
@@ -126,6 +129,7 @@ def encode(policy: Policy) -> Any:
         target.cores, target.ceiling, target.weight = device.cores, device.ceiling, device.weight
         target.gated, target.turn = device.gated, device.turn
         target.context = lib.PTG_CONTEXT_UNKNOWN if device.context is None else device.context
+        target.audit_ns = device.audit_ns
     image.crc32c = lib.ptg_policy_crc(image)
     return image
 
@@ -170,6 +174,7 @@ def _decode_device(source: Any) -> PolicyDevice:
         gated=bool(source.gated),
         turn=source.turn,
         context=None if source.context == lib.PTG_CONTEXT_UNKNOWN else source.context,
+        audit_ns=source.audit_ns,
     )
 
 

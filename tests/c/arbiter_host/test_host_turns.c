@@ -127,6 +127,32 @@ static void test_policy_flips(void)
 	ptg_host_close(host);
 }
 
+/* What a witness saw beyond the books is charged, and repaid before the next turn. What it saw before this arbiter came is
+ * not: another one charged it. */
+static void test_audit(void)
+{
+	const uint64_t beyond = 300000000, least = 500000000; /* at 30 %: 1 s, less what was saved */
+	struct world w = world_make("audit");
+	struct hand a = hand_make(&w, "a", GATED30, NULL);
+	a.policy->device[0].audit_ns = 10 * beyond;
+	hand_share(&a, GATED30);
+	struct ptg_host *host = world_host(&w, PTG_HOST_FOREVER, 0);
+	CHECK(take_slot(&a, 0), "a slot");
+	take_turn(&a, 0, 0);
+	await_closed(&a, 0);
+	uint64_t charged = a.turns->turn[0].charged_ns, from = now_ns();
+	CHECK(charged < beyond, "%lu ns are charged for what an arbiter before saw", charged);
+	a.policy->device[0].audit_ns += beyond;
+	hand_share(&a, GATED30);
+	CHECK(log_waits(&w, "a: used 300.0 ms of a device more than it claimed"), "no word about it");
+	take_turn(&a, 0, 0);
+	uint64_t waited = now_ns() - from;
+	CHECK(waited > least, "the next turn came after %lu ns", waited);
+	charged = a.turns->turn[0].charged_ns - charged;
+	CHECK(charged >= beyond, "%lu of %lu ns charged", charged, beyond);
+	ptg_host_close(host);
+}
+
 /* More bells than one futex_waitv takes. */
 static void test_many(void)
 {
@@ -158,6 +184,7 @@ int main(int argc, char **argv)
 		return 0;
 	test_come_and_go();
 	test_policy_flips();
+	test_audit();
 	test_many();
 	return 0;
 }
