@@ -9,12 +9,13 @@
 #include "gate_core.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include "threads.h"
 
 #define MEMBARRIER_REGISTER 16 /* MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED */
 
@@ -141,7 +142,7 @@ static bool key_ready(void)
 	uint32_t made = __atomic_load_n(&thread_key_made, __ATOMIC_ACQUIRE);
 	if (made == 0 &&
 	    __atomic_compare_exchange_n(&thread_key_made, &made, 1, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
-		made = pthread_key_create(&thread_key, thread_ends) == 0 ? 2 : 3;
+		made = vgpu_thread_key(&thread_key, thread_ends) ? 2 : 3;
 		__atomic_store_n(&thread_key_made, made, __ATOMIC_RELEASE);
 	}
 	return made == 2;
@@ -168,7 +169,7 @@ static struct vgpu_gate_thread *own_block(struct gate *g)
 			g->high = (uint32_t)(t - g->thread) + 1;
 	}
 	vgpu_unlock(&g->lock);
-	if (!t || pthread_setspecific(thread_key, t) != 0)
+	if (!t || !vgpu_thread_value(thread_key, t))
 		return NULL;
 	return vgpu_gate_self = t;
 }

@@ -11,12 +11,12 @@
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
-#include <pthread.h>
-#include <signal.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "threads.h"
 
 #define STACK_BYTES (512 << 10)
 #define RETRY_NS    UINT64_C(1000000000)
@@ -129,22 +129,6 @@ static void *helper_main(void *arg)
 
 /* ---- its life ------------------------------------------------------------------------------------------------------------- */
 
-static bool make(struct gate *g)
-{
-	pthread_t thread;
-	pthread_attr_t attr;
-	sigset_t all, old;
-	sigfillset(&all);
-	pthread_attr_init(&attr);
-	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-	pthread_attr_setstacksize(&attr, STACK_BYTES);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	bool made = pthread_create(&thread, &attr, helper_main, g) == 0;
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
-	pthread_attr_destroy(&attr);
-	return made;
-}
-
 static void wake(struct gate *g)
 {
 	__atomic_add_fetch(&g->helper_bell, 1, __ATOMIC_RELEASE);
@@ -167,7 +151,7 @@ void gate_helper_need(struct gate *g, uint64_t at)
 	g->helper_at = 0; /* it looks as soon as it runs */
 	g->helper = HELPER_ALIVE;
 	vgpu_unlock(&g->lock);
-	bool made = make(g);
+	bool made = vgpu_thread_make(helper_main, g, STACK_BYTES);
 	vgpu_lock(&g->lock);
 	if (!made && g->helper == HELPER_ALIVE)
 		g->helper = HELPER_NONE;

@@ -65,7 +65,7 @@ def shares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shares:
         for bare in [cell.baseline(), *map(alone_of, cell.tenants)]:
             got = even if bare == cell.baseline() else [100.0]
             book.add(Row(bare.name, "none", 60.0, got, got, p50_ms=steps, p99_ms=steps), NONE)
-    bench = Bench(tmp_path, book, Plan(0.0, 1.0), wide=1.0)
+    bench = Bench(tmp_path, book, Plan(0.0, 1.0))
 
     def never(*_: object) -> None:
         raise AssertionError("a recorded row was measured")

@@ -53,6 +53,8 @@ int main(int argc, char **argv)
 	}
 	CHECK(waitpid(pid, &status, 0) == pid, "wait");
 	__atomic_store_n(&running, 0, __ATOMIC_SEQ_CST);
+	if (flaps)
+		CHECK(pthread_join(thread, NULL) == 0, "join");
 	if (WIFSIGNALED(status))
 		CHECK(false, "%s ended by signal %d", argv[3], WTERMSIG(status));
 	return WEXITSTATUS(status);
