@@ -301,7 +301,7 @@ def table(
     yield memory(filled())
     yield calls.metric("IS-002", "refused", "a refused allocation; the driver is not called", "")
     yield from accuracy(shares)
-    yield from response(*filmed(), wide=shares.bench.wide)
+    yield from response(*filmed(), wide=shares.bench.plan.wide)
     yield from scheduling(shares)
 
 
