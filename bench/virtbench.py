@@ -69,11 +69,12 @@ class Metric:
         return self.verdict.startswith(("missed", "not run")) and (clock or self.verdict != "missed: time")
 
 
-def judged(metric: Metric, row: Row) -> Metric:
-    """Return a metric with the verdict of the cell that it is from."""
+def judged(metric: Metric, row: Row, about: str = "") -> Metric:
+    """Return a metric with the verdict of the cell that it is from; `about`: only what of it has this word."""
     if metric.ours is None:
         return replace(metric, verdict="not run")
-    return replace(metric, verdict=f"missed: {'; '.join(row.missed)}" if row.missed else "ok")
+    missed = "; ".join(words for words in row.missed if about in words or "could not go on" in words)
+    return replace(metric, verdict=f"missed: {missed}" if missed else "ok")
 
 
 class Calls:
@@ -170,18 +171,18 @@ def accuracy(shares: Shares) -> list[Metric]:
     rows.append(judged(Metric("IS-006", "got / asked of the worse of two at 50/50", value, none, "%", sim), half))
     fair = shares.row("4x25/1ms/1")
     words = "Jain's index over got / asked of four containers at 25"
-    rows.append(judged(Metric("IS-008", words, fair.jain, shares.jain_of_none(fair), "", sim), fair))
+    rows.append(judged(Metric("IS-008", words, fair.jain, shares.jain_of_none(fair), "", sim), fair, "Jain"))
     unequal = shares.row("10-90/1ms/1")
     words = "the same at 10/90, where equal parts are unfair"
     both = unequal.jain, shares.jain_of_none(unequal)
-    rows.append(judged(Metric("IS-008u", words, *both, "", "more than two unequal tenants"), unequal))
+    rows.append(judged(Metric("IS-008u", words, *both, "", "more than two unequal tenants"), unequal, "Jain"))
     p99 = shares.step_ms("50-50/gap/1")[1], shares.alone_ms("50-50/gap/1")[1]
     words = "P99 of 1 ms of work after a 1 ms pause, beside an equal neighbour at 50/50 (none: alone)"
     rows.append(Metric("IS-009", words, p99[0], p99[1], "ms", "bandwidth, allocation and PCIe aggressors"))
     killed = shares.row("killed-in-its-turn")
     pause = next((value for name, value in killed.figures.items() if "longest pause" in name), None)
     words = "a neighbour's longest pause after kill -9 in a turn"
-    rows.append(judged(Metric("IS-010", words, pause, None, "ms", "XIDs"), killed))
+    rows.append(judged(Metric("IS-010", words, pause, None, "ms", "XIDs"), killed, "longest pause"))
     return rows
 
 
@@ -193,14 +194,15 @@ def scheduling(shares: Shares) -> list[Metric]:
     p95 = wait.figures.get("P95 of the wait, ms")
     under, alone = shares.step_ms("50-50/graph/1"), shares.alone_ms("50-50/graph/1")
     words = "P50 of a decode step (graph of 40 x 25 us) at 50/50 (none: alone)"
+    lost = "use of the card lost to turns, 50/50, 1 ms kernels"
     behind = "P95 of P0's wait beside a P2 neighbour of 1 ms kernels"
     return [
-        judged(Metric("OH-009", "CPU of the arbiter, 8 idle tenants", arbiter, 0.0, "%", ""), idle),
-        judged(Metric("OH-009t", "CPU of those tenants", tenants, 0.0, "%", "the program's own"), idle),
+        judged(Metric("OH-009", "CPU of the arbiter, 8 idle tenants", arbiter, 0.0, "%", ""), idle, "idle: arbiter"),
         judged(
-            Metric("OH-010", "use of the card lost to turns, 50/50, 1 ms kernels", loss, 0.0, "%", "arithmetic"), row
+            Metric("OH-009t", "CPU of those tenants", tenants, 0.0, "%", "the program's own"), idle, "idle: tenants"
         ),
-        judged(Metric("SCHED-004", behind, p95, None, "ms", "a real card's own context switch"), wait),
+        judged(Metric("OH-010", lost, loss, 0.0, "%", "arithmetic"), row, "aggregate"),
+        judged(Metric("SCHED-004", behind, p95, None, "ms", "a real card's own context switch"), wait, "P95"),
         Metric("LLM-004", words, under[0], alone[0], "ms", "attention"),
         Metric("LLM-004w", "P99 of it", under[1], alone[1], "ms", "attention"),
     ]
