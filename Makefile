@@ -67,7 +67,7 @@ build: $(VENV)/.base
 	$(call compile)
 
 demo: $(VENV)/.demo
-	$(call compile,vgpu cuda_sim nvml_sim abi)
+	$(call compile,vgpu cuda_sim nvml_sim partage-arbiter abi)
 	$(BIN)/partage demo
 
 # ---- tests --------------------------------------------------------------------------------------------------------------------
