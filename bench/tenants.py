@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import time
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -148,7 +149,7 @@ class Container:
         self._process.stdout.close()
 
 
-class Tenancy:
+class Tenancy(ABC):
     """The containers of a cell under a system, started together; Stage and Card say on which device."""
 
     def __init__(self, cell: Cell, system: System, build: Path, scratch: Path) -> None:
@@ -157,16 +158,15 @@ class Tenancy:
         self.containers: list[Container] = []
 
     def __enter__(self) -> Self:
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(self.__exit__)
             for tenant in self.cell.tenants:
                 self.containers.append(self._start(tenant, len(self.containers)))
             for container in self.containers:
                 container.meet()
             self._check_library()
             self.met()
-        except BaseException:
-            self.__exit__()
-            raise
+            undo.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -188,12 +188,12 @@ class Tenancy:
         del tenant
         return 0
 
-    def met(self) -> None:
+    def met(self) -> None:  # noqa: B027 -- nothing, unless a machine has something to do
         """Do what is due once all containers stand before their first launch."""
 
+    @abstractmethod
     def look(self) -> Look:
         """Return what each tenant got so far."""
-        raise NotImplementedError
 
     def _start(self, tenant: Tenant, number: int) -> Container:
         arguments = tenant.load.arguments(tenant.processes, self.loops(tenant))
@@ -272,7 +272,7 @@ class Stage(Tenancy):
         """Return the limits of a foreign library, and the simulated driver."""
         return super().outside(tenant, number) | {"LD_LIBRARY_PATH": str(self.build / "sim")}
 
-    def met(self) -> None:
+    def met(self) -> None:  # noqa: B027 -- nothing, unless a machine has something to do
         """Find the processes on the simulated machine."""
         self.slots = [self._slots_of(container) for container in self.containers]
 

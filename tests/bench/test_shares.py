@@ -81,8 +81,7 @@ def test_a_row_of_another_build_or_a_shorter_run_is_measured_again(tmp_path: Pat
 
 @pytest.fixture
 def stage(tmp_path: Path, request: pytest.FixtureRequest) -> Stage:
-    if not (BUILD / "bench" / "loads").exists():
-        pytest.skip("bench/loads was not built: make build")
+    assert (BUILD / "bench" / "loads").exists(), "bench/loads was not built: make build"
     cell = Cell("test", request.param)
     return Stage(cell, NONE, BUILD, tmp_path)
 

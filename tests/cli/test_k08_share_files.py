@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from partage.shm import read_policy
+from partage.shm import Policy, PolicyDevice, PolicyFile, read_policy
 
 from .conftest import HOLDER, WAIT_S
 
@@ -187,11 +187,10 @@ def test_a_policy_that_grants_a_device_which_does_not_exist_gives_nothing(machin
     environment = program.environment()
     other = Path(environment["PARTAGE_DIR"]).parent / "nowhere"
     shutil.copytree(environment["PARTAGE_DIR"], other)
-    policy = pytest.importorskip("partage.shm.policy")
     (other / "policy").unlink()
     (other / "ledger").write_bytes(b"")
-    device = policy.PolicyDevice(uuid="GPU-00000000-0000-4000-8000-000000000000", memory=GIB, physical=80 * GIB)
-    policy.PolicyFile.create(other / "policy", policy.Policy(devices=(device,))).close()
+    device = PolicyDevice(uuid="GPU-00000000-0000-4000-8000-000000000000", memory=GIB, physical=80 * GIB)
+    PolicyFile.create(other / "policy", Policy(devices=(device,))).close()
     assert newcomer(environment | {"PARTAGE_DIR": str(other)}) == 0
     assert newcomer(environment) == (4 * GIB) // (64 << 20)
 
