@@ -272,7 +272,7 @@ class Stage(Tenancy):
         """Return the limits of a foreign library, and the simulated driver."""
         return super().outside(tenant, number) | {"LD_LIBRARY_PATH": str(self.build / "sim")}
 
-    def met(self) -> None:  # noqa: B027 -- nothing, unless a machine has something to do
+    def met(self) -> None:
         """Find the processes on the simulated machine."""
         self.slots = [self._slots_of(container) for container in self.containers]
 
