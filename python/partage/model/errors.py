@@ -7,7 +7,9 @@
     ├── LedgerError         a ledger or turns file is missing, foreign, truncated or corrupt
     ├── DeviceError         the driver's libraries cannot be loaded or do not answer
     ├── LaunchError         a program cannot be started with a share, or was started without the library
-    └── NotFoundError       no hand-over, profile or fault of that name
+    ├── NotFoundError       no hand-over, profile or fault of that name
+    ├── GrantError          a pod's grant is missing, malformed, contradictory, or another pod's
+    └── NodeDevicesError    a node's device annotation cannot be read
 
 Each message has four parts: the object, the value found, the limit it met, the next step. `str(error)` is one line
 with all four, which is what the command line prints.
@@ -59,3 +61,11 @@ class LaunchError(PartageError):
 
 class NotFoundError(PartageError):
     """No object of that name."""
+
+
+class GrantError(PartageError):
+    """A pod's grant cannot be used; its containers do not start."""
+
+
+class NodeDevicesError(PartageError):
+    """A node's device annotation cannot be used; the node counts as without cards."""

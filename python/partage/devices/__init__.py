@@ -1,0 +1,1 @@
+"""Vendors' cards: a folder for each vendor, all behind the protocol of `backend.py`."""
