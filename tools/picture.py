@@ -29,9 +29,9 @@ from rich.text import Text
 
 from partage.cli import demo, top
 from partage.cli.look import look
+from partage.devices.nvidia.nvml import Nvml
 from partage.model.units import GI
 from partage.run.libraries import find_sim
-from partage.run.nvml import Nvml
 
 COLUMNS: Final = 132
 LOOKS: Final = 20  # of `top`, so that its trend shows something

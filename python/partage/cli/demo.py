@@ -29,11 +29,11 @@ from rich.table import Table
 from partage.cli.demo_compute import act_compute
 from partage.cli.exit_codes import ExitCode
 from partage.cli.played import Player, partage
+from partage.devices.nvidia.nvml import Nvml
 from partage.model import LaunchError, format_memory, names
 from partage.model.units import GI, MI
 from partage.run import handover
 from partage.run.libraries import find_library, find_sim
-from partage.run.nvml import Nvml
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from partage.devices.nvidia.nvml import Nvml
 from partage.run import libraries
-from partage.run.nvml import Nvml
 from partage.sim.machine import machine_path
 
 if TYPE_CHECKING:

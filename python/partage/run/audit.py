@@ -25,8 +25,8 @@ from partage.shm import read_policy, read_turn_lines, read_turns, ring_turn_bell
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from partage.devices.nvidia.nvml import Nvml
     from partage.run.handover import HandOver
-    from partage.run.nvml import Nvml
     from partage.shm import Ledger, Policy, PolicyDevice, PolicyFile
 
 SECOND_NS: Final = 1_000_000_000

@@ -7,7 +7,6 @@ what to run), or the file lies where the loader would ignore it. The loader igno
 
 from __future__ import annotations
 
-import ctypes
 import mmap
 import os
 from pathlib import Path
@@ -87,16 +86,3 @@ def driver_directory(*, simulate: bool) -> Path | None:
     if directory is None:
         raise DeviceError("driver", "none found", "a real or a simulated one is needed", "run `make build`")
     return directory
-
-
-def load_nvml(directory: Path | None) -> None:
-    """Make the NVML that pynvml will find by its name the one in `directory` (None: the system's)."""
-    if directory is None:
-        return
-    path = directory / names.NVML_LIBRARY
-    try:
-        ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
-    except OSError as error:
-        raise DeviceError(
-            str(path), f"cannot be loaded ({error})", "NVML answers for the devices", "build it again"
-        ) from error

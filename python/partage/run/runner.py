@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from partage.devices.nvidia.nvml import Nvml
 from partage.model import Device, LaunchError, Share, UsageError, Wish, names, pick
 from partage.run import gates, handover, launch, libraries
 from partage.run.arbiter import Keeper, lock_directory
-from partage.run.nvml import Nvml
 from partage.run.signals import Signals
 from partage.run.simulated import choose_machine, context_of
 from partage.run.watcher import Watcher

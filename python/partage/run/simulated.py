@@ -42,15 +42,6 @@ def choose_machine(wanted: str | None) -> None:
         )
 
 
-def check_machine() -> None:
-    """Raise DeviceError where the machine that the simulated driver would use is none of this version's.
-
-    The driver itself can only say "not loaded". No machine is fine: the driver makes one.
-    """
-    with contextlib.suppress(NotFoundError), machine.Machine():
-        pass
-
-
 def context_of(uuid: str) -> int | None:
     """Return the bytes one context takes on a simulated device, None where it is not one."""
     try:

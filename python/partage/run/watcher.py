@@ -30,8 +30,8 @@ from partage.run.processes import find_process, is_process_of
 from partage.shm import Ledger, Policy, PolicyFile, Slot, WatchedLedger
 
 if TYPE_CHECKING:
+    from partage.devices.nvidia.nvml import Nvml
     from partage.run.handover import HandOver
-    from partage.run.nvml import Nvml
 
 CORRECT_FIRST_S: Final = 0.01  # after a process came or went
 RUNG_APART_S: Final = 0.02  # a tenant may ring for ever

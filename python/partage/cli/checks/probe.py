@@ -61,7 +61,7 @@ def ask_cuda(driver: ctypes.CDLL) -> None:
 
 def ask_nvml() -> None:
     """Ask NVML for its version and the devices, through nvidia-ml-py like the rest of partage."""
-    from partage.run.nvml import Nvml  # noqa: PLC0415 -- it loads the library by its name, which may be what hangs
+    from partage.devices.nvidia.nvml import Nvml  # noqa: PLC0415 -- it loads the library by its name, which may be what hangs
 
     say(step="NVML")
     try:

@@ -1,19 +1,19 @@
 """The devices of this machine as NVML tells them: real or simulated, through the same unmodified nvidia-ml-py.
 
-Called by `run`, `top`, `doctor` and the watcher. nvidia-ml-py has no types, so this is the one place that touches it.
-Every failure is a DeviceError.
+Called by `run`, `top`, `doctor`, the watcher and the node agent. nvidia-ml-py has no types, so this is the one place
+that touches it. Every failure is a DeviceError.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import pynvml
 
-from partage.model import Device, DeviceError
-from partage.run.libraries import load_nvml
-from partage.run.simulated import check_machine
+from partage.model import Device, DeviceError, NotFoundError, names
+from partage.sim.machine import Machine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,8 +34,8 @@ class Nvml:
 
     def __init__(self, directory: Path | None) -> None:
         if directory is not None:
-            check_machine()
-        load_nvml(directory)
+            _check_machine()
+            _load(directory)
         with _translated("NVML"):
             pynvml.nvmlInit()
         self._handles: dict[str, Any] = {}
@@ -128,6 +128,26 @@ class Nvml:
             latest = sorted((s.timeStamp, s.pid, s.smUtil) for s in samples if s.timeStamp > since)
             return {pid: percent for _, pid, percent in latest}, latest[-1][0] if latest else since
         return {}, since
+
+
+def _check_machine() -> None:
+    """Raise DeviceError where the machine that the simulated driver would use is none of this version's.
+
+    The driver itself can only say "not loaded". No machine is fine: the driver makes one.
+    """
+    with contextlib.suppress(NotFoundError), Machine():
+        pass
+
+
+def _load(directory: Path) -> None:
+    """Make the NVML that pynvml will find by its name the one in `directory`."""
+    path = directory / names.NVML_LIBRARY
+    try:
+        ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+    except OSError as error:
+        raise DeviceError(
+            str(path), f"cannot be loaded ({error})", "NVML answers for the devices", "build it again"
+        ) from error
 
 
 def _memory(handle: Any) -> tuple[int, int, int]:
