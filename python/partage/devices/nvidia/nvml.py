@@ -1,7 +1,8 @@
 """The devices of this machine as NVML tells them: real or simulated, through the same unmodified nvidia-ml-py.
 
-Called by `run`, `top`, `doctor`, the watcher and the node agent. nvidia-ml-py has no types, so this is the one place
-that touches it. Every failure is a DeviceError.
+Called by `run`, `top`, `doctor`, the watcher and the node agent. nvidia-ml-py has no types, so this folder is the one
+place that touches it: sessions and processes here, cards in `cards.py`, links in `links.py`, events in `xids.py`. Every
+failure is a DeviceError.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Nvml:
         if directory is not None:
             _check_machine()
             _load(directory)
-        with _translated("NVML"):
+        with translated("NVML"):
             pynvml.nvmlInit()
         self._handles: dict[str, Any] = {}
         self.faults: tuple[DeviceError, ...] = ()
@@ -54,21 +55,32 @@ class Nvml:
 
     def driver_version(self) -> str:
         """Return the driver's version as NVML reports it; a simulated one says so."""
-        with _translated("NVML"):
+        with translated("NVML"):
             return _text(pynvml.nvmlSystemGetDriverVersion())
+
+    def cuda_version(self) -> str:
+        """Return the highest version of CUDA that the driver serves, e.g. `13.0`."""
+        with translated("NVML"):
+            version = int(pynvml.nvmlSystemGetCudaDriverVersion())
+        return f"{version // 1000}.{version % 1000 // 10}"
+
+    def count(self) -> int:
+        """Return how many cards NVML lists; those that do not answer are among them."""
+        with translated("NVML"):
+            return int(pynvml.nvmlDeviceGetCount())
 
     def devices(self) -> list[Device]:
         """Return the devices that answer, memory in bytes; why the others do not is in `faults` then.
 
         One card that fell off the bus is no reason to do without the others.
         """
-        with _translated("NVML"):
+        with translated("NVML"):
             count = pynvml.nvmlDeviceGetCount()
         found: list[Device] = []
         faults: list[DeviceError] = []
         for index in range(count):
             try:
-                with _translated(f"device {index}", _REVIVE.format(index=index)):
+                with translated(f"device {index}", _REVIVE.format(index=index)):
                     found.append(self._device(index))
             except DeviceError as error:
                 faults.append(error)
@@ -84,14 +96,14 @@ class Nvml:
 
     def in_mig_mode(self, uuid: str) -> bool:
         """Whether the device with this UUID is a card in MIG mode; cards that know no MIG are not."""
-        with _translated(uuid), contextlib.suppress(pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound):
+        with translated(uuid), contextlib.suppress(pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound):
             current, _ = pynvml.nvmlDeviceGetMigMode(pynvml.nvmlDeviceGetHandleByUUID(uuid))
             return bool(current == pynvml.NVML_DEVICE_MIG_ENABLE)
         return False
 
     def processes(self, uuid: str) -> dict[int, int]:
         """Return pid -> bytes of device memory on the device with this UUID, for processes with a known amount."""
-        with _translated(uuid):
+        with translated(uuid):
             if uuid not in self._handles:
                 self._handles[uuid] = pynvml.nvmlDeviceGetHandleByUUID(uuid)
             handle = self._handles[uuid]
@@ -106,7 +118,7 @@ class Nvml:
     def utilization(self, uuid: str) -> dict[int, int]:
         """Return pid -> percent of the last second in which its kernels ran; empty where the driver does not tell."""
         nothing = (pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound, pynvml.NVMLError_NotFound)
-        with _translated(uuid), contextlib.suppress(*nothing):
+        with translated(uuid), contextlib.suppress(*nothing):
             handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
             latest: dict[int, Any] = {}
             for sample in pynvml.nvmlDeviceGetProcessUtilization(handle, 0):
@@ -122,7 +134,7 @@ class Nvml:
         NVML keeps the samples of what has ended; `since` leaves out what was counted. Empty where it does not tell.
         """
         nothing = (pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound, pynvml.NVMLError_NotFound)
-        with _translated(uuid), contextlib.suppress(*nothing):
+        with translated(uuid), contextlib.suppress(*nothing):
             handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
             samples = pynvml.nvmlDeviceGetProcessUtilization(handle, since)
             latest = sorted((s.timeStamp, s.pid, s.smUtil) for s in samples if s.timeStamp > since)
@@ -160,7 +172,8 @@ def _memory(handle: Any) -> tuple[int, int, int]:
 
 
 @contextlib.contextmanager
-def _translated(subject: str, step: str = _STEP) -> Iterator[None]:
+def translated(subject: str, step: str = _STEP) -> Iterator[None]:
+    """Turn NVML's errors within into a DeviceError about `subject`."""
     try:
         yield
     except pynvml.NVMLError as error:

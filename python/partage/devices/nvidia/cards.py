@@ -1,0 +1,181 @@
+"""One card as NVML describes it, and whether it answers at all.
+
+Handles are asked for anew each time: after a reset of the card an old one is stale. Called by discovery and by health.
+What can go wrong: the card fell off the bus, or the driver does not answer for it (DeviceError); what an older driver
+does not know is left at what it means there (no MIG, nothing reserved).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pynvml
+
+from partage.devices.nvidia.nvml import translated
+from partage.model import DeviceError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SYSFS: Final = Path("/sys/bus/pci/devices")
+UNKNOWN_NODE: Final = -1
+_NODES: Final = 1024  # of NUMA: how many bits NVML is asked for
+_WORD_BITS: Final = 64
+_ADDRESS: Final = re.compile(r"([0-9a-fA-F]+):([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\.([0-7])", re.ASCII)
+_UNTOLD: Final = (pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound, pynvml.NVMLError_InvalidArgument)
+# NVML's words for what a card needs before it works again.
+_ACTIONS: Final = {
+    1: "a reset of the GPU",
+    2: "a reboot of the node",
+    3: "its peers drained",
+    4: "its peers drained and a reset of the GPU",
+    5: "its IMEX domain recovered",
+    6: "a reset of its PCIe bus",
+    7: "a reboot of the system",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RawCard:
+    """A card as NVML has it. Memory in bytes; `reserved` by the driver; `idle`: no process is on it; `mig`: cut."""
+
+    uuid: str
+    index: int
+    minor: int
+    name: str
+    address: str
+    total: int
+    reserved: int
+    used: int
+    idle: bool
+    mig: bool
+    mig_capable: bool
+    numa: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a card said when asked how it is. `fault`: why it does not answer, empty: it does.
+
+    `action`: what NVML wants done with it, empty: nothing; None: this driver does not say.
+    """
+
+    fault: str = ""
+    action: str | None = None
+
+
+def read_card(index: int, sysfs: Path = SYSFS) -> RawCard:
+    """Return the card with this index; raises DeviceError."""
+    with translated(f"card {index}"):
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        total, reserved, used = _memory(handle)
+        address = normal_address(text(pynvml.nvmlDeviceGetPciInfo(handle).busId))
+        mig_capable, mig = _mig(handle)
+        return RawCard(
+            uuid=text(pynvml.nvmlDeviceGetUUID(handle)),
+            index=index,
+            minor=int(pynvml.nvmlDeviceGetMinorNumber(handle)),
+            name=text(pynvml.nvmlDeviceGetName(handle)),
+            address=address,
+            total=total,
+            reserved=reserved,
+            used=used,
+            idle=not _processes(handle),
+            mig=mig,
+            mig_capable=mig_capable,
+            numa=_numa(handle, address, sysfs),
+        )
+
+
+def ask(uuid: str) -> Answer:
+    """Return how the card with this UUID is; never raises for a card that does not answer."""
+    try:
+        with translated(uuid):
+            handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+            _memory(handle)
+            return Answer(action=_action(handle))
+    except DeviceError as error:
+        return Answer(fault=reason_of(error))
+
+
+def reason_of(error: DeviceError) -> str:
+    """Return why a card does not answer, in the words that stand in annotations: the same from whoever asked."""
+    return str(error.value)
+
+
+def normal_address(address: str) -> str:
+    """Return a PCI address as sysfs writes it: `0000:1a:00.0`; NVML writes eight digits of domain, others capitals."""
+    found = _ADDRESS.fullmatch(address)
+    if found is None:
+        return address.lower()
+    domain, *rest = (part.lower() for part in found.groups())
+    return f"{int(domain, 16):04x}:{rest[0]}:{rest[1]}.{rest[2]}"
+
+
+def text(value: str | bytes) -> str:
+    """Return NVML's text as text."""
+    return value if isinstance(value, str) else value.decode("utf-8", "replace")
+
+
+@contextlib.contextmanager
+def untold() -> Iterator[None]:
+    """Leave out what a driver or a card does not know."""
+    with contextlib.suppress(*_UNTOLD):
+        yield
+
+
+def _memory(handle: Any) -> tuple[int, int, int]:
+    """Return (total, reserved, used) in bytes; zeros where the card has no memory of its own, as NVML says it."""
+    with untold():
+        info = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
+        return int(info.total), int(info.reserved), int(info.used)
+    with untold():
+        info = pynvml.nvmlDeviceGetMemoryInfo(handle)
+        return int(info.total), 0, int(info.used)
+    return 0, 0, 0
+
+
+def _mig(handle: Any) -> tuple[bool, bool]:
+    """Return whether the card can be cut, and whether it is."""
+    with untold():
+        current, _ = pynvml.nvmlDeviceGetMigMode(handle)
+        return True, bool(current == pynvml.NVML_DEVICE_MIG_ENABLE)
+    return False, False
+
+
+def _processes(handle: Any) -> bool:
+    found = False
+    for listing in (pynvml.nvmlDeviceGetComputeRunningProcesses, pynvml.nvmlDeviceGetGraphicsRunningProcesses):
+        with untold():
+            found = found or bool(listing(handle))
+    return found
+
+
+def _action(handle: Any) -> str | None:
+    field = getattr(pynvml, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION", None)
+    if field is None:
+        return None
+    with untold():
+        (value,) = pynvml.nvmlDeviceGetFieldValues(handle, [field])
+        if value.nvmlReturn == pynvml.NVML_SUCCESS:
+            action = int(value.value.uiVal)
+            return "" if action == 0 else _ACTIONS.get(action, f"recovery action {action}")
+    return None
+
+
+def _numa(handle: Any, address: str, sysfs: Path) -> int:
+    """Return the NUMA node next to which the card sits: what the kernel says, else NVML; -1 where nobody knows."""
+    with contextlib.suppress(OSError, ValueError):
+        node = int((sysfs / address / "numa_node").read_text())
+        if node >= 0:
+            return node
+    with untold():
+        words = pynvml.nvmlDeviceGetMemoryAffinity(handle, _NODES // _WORD_BITS, pynvml.NVML_AFFINITY_SCOPE_NODE)
+        nodes = [at * _WORD_BITS + bit for at, word in enumerate(words) for bit in range(_WORD_BITS) if word >> bit & 1]
+        if len(nodes) == 1:
+            return nodes[0]
+    return UNKNOWN_NODE

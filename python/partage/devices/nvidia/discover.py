@@ -1,0 +1,146 @@
+"""The cards of this node: found by NVML, one by one, so that one that fails takes none of the others down.
+
+`Discovery` remembers what it saw: a card that stops answering stays listed with its UUID, size and links, unhealthy
+and with NVML's reason. One that failed before anybody saw it has its UUID from the kernel module's list, else it
+cannot be named and is told in the facts only. Called by the backend. What can go wrong: NVML as a whole does not
+answer (DeviceError); everything else is a card's reason.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+import structlog
+
+from partage.devices.backend import Card, Inventory
+from partage.devices.nvidia.cards import SYSFS, RawCard, read_card, reason_of
+from partage.devices.nvidia.links import Links
+from partage.devices.nvidia.procfs import PROC, listed_cards
+from partage.devices.nvidia.waterline import Overheads
+from partage.model import DeviceError, format_memory
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from partage.devices.nvidia.nvml import Nvml
+    from partage.devices.nvidia.options import Options
+
+DRIVER: Final = "driver"
+CUDA: Final = "cuda"
+MIG_CAPABLE: Final = "mig.capable"
+UNNAMED: Final = "unnamed"
+CUT: Final = "is in MIG mode, shares of whole cards are handed out: disable MIG (nvidia-smi -mig 0), or leave it out"
+NO_SIZE: Final = "does not say how much memory it has: set nvidia.preconfiguredMemory"
+
+log = structlog.get_logger("partage.nvidia")
+
+
+class Health(Protocol):
+    """What is known of a card's health beside whether it answers now."""
+
+    def reason(self, uuid: str) -> str:
+        """Return why the card is not healthy; empty: it is."""
+
+
+class Discovery:
+    """What was found, and is found again at each look."""
+
+    def __init__(self, options: Options, *, sysfs: Path = SYSFS, proc: Path = PROC) -> None:
+        self._options = options
+        self._sysfs = sysfs
+        self._proc = proc
+        self._overheads = Overheads()
+        self._links = Links()
+        self._at: dict[int, RawCard] = {}
+        self._unnamed: dict[int, str] = {}
+
+    def known(self, uuid: str) -> RawCard | None:
+        """Return a card as it was last seen, or None."""
+        return next((card for card in self._at.values() if card.uuid == uuid), None)
+
+    def look(self, nvml: Nvml, health: Health) -> Inventory:
+        """Return the cards there are now; raises DeviceError where NVML does not answer at all."""
+        faults = self._read(nvml.count())
+        cards = [card for _, card in sorted(self._at.items()) if not self._options.leaves_out(card)]
+        answering = {card.uuid: card for card in cards if card.index not in faults}
+        found = tuple(self._card(card, health.reason(card.uuid) or faults.get(card.index, "")) for card in cards)
+        facts = {
+            DRIVER: nvml.driver_version(),
+            CUDA: nvml.cuda_version(),
+            MIG_CAPABLE: str(any(card.mig_capable for card in cards)).lower(),
+        }
+        if self._unnamed:
+            facts[UNNAMED] = "; ".join(f"card {index}: {reason}" for index, reason in sorted(self._unnamed.items()))
+        return Inventory(found, self._links.matrix([card.uuid for card in cards], answering), facts)
+
+    def _read(self, count: int) -> dict[int, str]:
+        """Ask for every card; return why some do not answer, by index."""
+        faults: dict[int, str] = {}
+        unnamed: dict[int, str] = {}
+        for index in [index for index in self._at if index >= count]:
+            faults[index] = "not listed by NVML any more"
+        for index in range(count):
+            try:
+                card = read_card(index, self._sysfs)
+            except DeviceError as error:
+                faults[index] = reason_of(error)
+                if index not in self._at and not self._name(index, count):
+                    unnamed[index] = faults[index]
+                continue
+            self._at = {at: seen for at, seen in self._at.items() if seen.uuid != card.uuid or at == index}
+            self._at[index] = card
+        for index, reason in unnamed.items():
+            if self._unnamed.get(index) != reason:
+                log.warning("a card does not answer and has no UUID yet; left out", index=index, reason=reason)
+        self._unnamed = unnamed
+        return faults
+
+    def _name(self, index: int, count: int) -> bool:
+        """Take a card that never answered from the kernel module's list; say whether it is there."""
+        listed = listed_cards(self._proc)
+        if len(listed) != count or any(seen.uuid == listed[index].uuid for seen in self._at.values()):
+            return False
+        card = listed[index]
+        self._at[index] = RawCard(
+            uuid=card.uuid,
+            index=index,
+            minor=card.minor,
+            name=card.name,
+            address=card.address,
+            total=0,
+            reserved=0,
+            used=0,
+            idle=False,
+            mig=False,
+            mig_capable=False,
+            numa=-1,
+        )
+        return True
+
+    def _card(self, raw: RawCard, reason: str) -> Card:
+        physical = raw.total or self._options.memory or 0
+        line = self._options.water.of(raw.name)
+        allocatable = line.allocatable(physical, self._overheads.of(raw))
+        mine = reason or _unfit(raw, physical, allocatable)
+        return Card(
+            uuid=raw.uuid,
+            index=raw.index,
+            name=raw.name,
+            physical=physical,
+            allocatable=allocatable,
+            seats=self._options.seats,
+            numa=raw.numa,
+            mode="mig" if raw.mig else "shim",
+            healthy=not mine,
+            reason=mine,
+            address=raw.address,
+        )
+
+
+def _unfit(raw: RawCard, physical: int, allocatable: int) -> str:
+    """Return why a card that answers cannot be shared; empty: it can."""
+    if raw.mig:
+        return CUT
+    if not physical:
+        return NO_SIZE
+    return "" if allocatable else f"the water line leaves nothing of {format_memory(physical)}: lower it"

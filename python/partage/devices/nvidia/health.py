@@ -1,0 +1,237 @@
+"""Whether cards are well: a state for each, from XIDs and from asking, and the stream of its changes.
+
+A card fails when NVML does not answer for it, and with an XID that is not the program's own error. It comes back when
+NVML says so: it answers again and, after an XID, either was away in between (a reset), or NVML has no action to advise,
+or where the driver gives no advice nothing new came for a while. `HealthBook` is the rules alone; `HealthWatch` asks
+and listens. A card for which the driver does not answer in time counts as failed and does not hold up the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, Protocol
+
+import structlog
+
+from partage.devices.backend import HealthChange
+from partage.devices.nvidia.cards import Answer, ask
+from partage.devices.nvidia.xids import Disturbed, Xid, XidThread
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+    from pathlib import Path
+
+    from partage.devices.nvidia.options import HealthOptions
+
+_THREADS: Final = 16
+#: What an XID means, for people; NVIDIA's catalogue has them all.
+_MEANINGS: Final = {
+    48: "double-bit ECC error",
+    63: "memory row remapped",
+    64: "memory row cannot be remapped",
+    74: "NVLink error",
+    79: "GPU has fallen off the bus",
+    92: "many single-bit ECC errors",
+    94: "contained memory error",
+    95: "uncontained memory error",
+    119: "GSP does not answer",
+    120: "GSP error",
+}
+
+log = structlog.get_logger("partage.nvidia")
+
+
+class Clock(Protocol):
+    """Time that only goes forward."""
+
+    def now(self) -> float:
+        """Return seconds since some moment."""
+
+    async def sleep(self, seconds: float) -> None:
+        """Return after so long."""
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """A card's: `xid`, the one it failed with (0: none), `since` when, `away`: did not answer after that."""
+
+    reason: str = ""
+    xid: int = 0
+    since: float = 0.0
+    away: bool = False
+
+
+class HealthBook:
+    """What is known of each card. Time in seconds; pure."""
+
+    def __init__(self, options: HealthOptions) -> None:
+        self._options = options
+        self._states: dict[str, _State] = {}
+
+    def reason(self, uuid: str) -> str:
+        """Return why the card is not healthy; empty: it is, or nothing is known of it."""
+        return self._states.get(uuid, _State()).reason
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether any card is not healthy."""
+        return any(state.reason for state in self._states.values())
+
+    def keep(self, uuids: Iterable[str]) -> None:
+        """Forget all other cards."""
+        kept = set(uuids)
+        self._states = {uuid: state for uuid, state in self._states.items() if uuid in kept}
+
+    def xid(self, uuid: str, number: int, now: float) -> HealthChange | None:
+        """Take note of an XID; return the change, None where there is none."""
+        if number in self._options.ignored_xids or not self._options.watch_xids:
+            return None
+        meaning = f" ({_MEANINGS[number]})" if number in _MEANINGS else ""
+        return self._put(uuid, _State(f"XID {number}{meaning}", number, now))
+
+    def answered(self, uuid: str, answer: Answer, now: float) -> HealthChange | None:
+        """Take note of what a card said when asked; return the change, None where there is none."""
+        state = self._states.get(uuid, _State())
+        if answer.fault:
+            reason = state.reason if state.xid else answer.fault
+            return self._put(uuid, replace(state, reason=reason, away=True))
+        if state.xid and not self._is_over(state, answer, now):
+            return None
+        if answer.action and not state.xid:
+            return self._put(uuid, _State(f"NVML advises {answer.action}"))
+        return self._put(uuid, _State())
+
+    def _is_over(self, state: _State, answer: Answer, now: float) -> bool:
+        """Whether a card that failed with an XID, and answers, is well again."""
+        if answer.action:
+            return False
+        if state.away:
+            return True
+        wait = self._options.patience_s if answer.action is None else self._options.quiet_s
+        return now - state.since >= wait
+
+    def _put(self, uuid: str, state: _State) -> HealthChange | None:
+        before = self._states.get(uuid, _State())
+        self._states[uuid] = state
+        if before.reason == state.reason:
+            return None
+        return HealthChange(uuid, not state.reason, state.reason)
+
+
+class HealthWatch:
+    """Asks and listens for one set of cards; `watch` is called by the backend whenever a discovery found them."""
+
+    def __init__(
+        self,
+        book: HealthBook,
+        options: HealthOptions,
+        clock: Clock,
+        libraries: Path | None,
+        probe: Callable[[str], Awaitable[Answer]] | None = None,
+    ) -> None:
+        self._book = book
+        self._options = options
+        self._clock = clock
+        self._libraries = libraries
+        self._probe = probe
+        self._cards: frozenset[str] = frozenset()
+        self._thread: XidThread | None = None
+        self._asking: dict[str, asyncio.Future[Answer]] = {}
+
+    def watch(self, uuids: frozenset[str]) -> None:
+        """Watch these cards from now on."""
+        if uuids == self._cards:
+            return
+        self._cards = uuids
+        self._book.keep(uuids)
+        if self._thread is not None:
+            self._thread.watch(uuids)
+
+    async def changes(self) -> AsyncGenerator[HealthChange, None]:
+        """Yield each change as it comes, until closed; ends at once then."""
+        loop = asyncio.get_running_loop()
+        heard: asyncio.Queue[Xid | Disturbed] = asyncio.Queue()
+        pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="partage-probe")
+        probe = self._probe or (lambda uuid: loop.run_in_executor(pool, ask, uuid))
+
+        def tell(what: Xid | Disturbed) -> bool:
+            try:
+                loop.call_soon_threadsafe(heard.put_nowait, what)
+            except RuntimeError:  # the loop has ended
+                return False
+            return True
+
+        self._thread = XidThread(self._libraries, tell)
+        self._thread.watch(self._cards)
+        self._thread.start()
+        try:
+            while True:
+                for change in await self._step(heard, probe):
+                    yield change
+        finally:
+            self._thread.stop()
+            self._thread = None
+            for asked in self._asking.values():
+                asked.cancel()
+            self._asking.clear()
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    async def _step(
+        self, heard: asyncio.Queue[Xid | Disturbed], probe: Callable[[str], Awaitable[Answer]]
+    ) -> list[HealthChange]:
+        """Wait for the next thing to happen and return what it changed."""
+        what = await self._next(heard)
+        found: list[HealthChange | None] = []
+        if isinstance(what, Xid):
+            change = self._book.xid(what.uuid, what.number, self._clock.now())
+            log.info("xid", card=what.uuid, xid=what.number, is_failure=bool(self._book.reason(what.uuid)))
+            found.append(change)
+            if change is None:
+                return []
+        failed_before = self._failed()
+        found += await self._ask(probe)
+        if failed_before - self._failed() and self._thread is not None:
+            self._thread.watch(self._cards)  # one that came back is registered anew
+        return [change for change in found if change is not None]
+
+    def _failed(self) -> frozenset[str]:
+        return frozenset(uuid for uuid in self._cards if self._book.reason(uuid))
+
+    async def _next(self, heard: asyncio.Queue[Xid | Disturbed]) -> Xid | Disturbed | None:
+        """Return what was heard; None when it is time to ask."""
+        wait = self._options.probe_failed_s if self._book.has_failed else self._options.probe_s
+        listening, bell = asyncio.ensure_future(heard.get()), asyncio.ensure_future(self._clock.sleep(wait))
+        try:
+            await asyncio.wait((listening, bell), return_when=asyncio.FIRST_COMPLETED)
+            return listening.result() if listening.done() else None
+        finally:
+            listening.cancel()
+            bell.cancel()
+            await asyncio.gather(listening, bell, return_exceptions=True)
+
+    async def _ask(self, probe: Callable[[str], Awaitable[Answer]]) -> list[HealthChange | None]:
+        """Ask every card; one that does not answer in time is not asked again until it has."""
+        for uuid in self._cards - self._asking.keys():
+            self._asking[uuid] = asyncio.ensure_future(probe(uuid))
+        if not self._asking:
+            return []
+        bell = asyncio.ensure_future(self._clock.sleep(self._options.answer_s))
+        all_of_them = asyncio.ensure_future(asyncio.wait(self._asking.values()))
+        try:
+            await asyncio.wait((all_of_them, bell), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            bell.cancel()
+            all_of_them.cancel()
+            await asyncio.gather(bell, all_of_them, return_exceptions=True)
+        now = self._clock.now()
+        found = []
+        for uuid, asked in list(self._asking.items()):
+            late = Answer(fault=f"the driver did not answer within {self._options.answer_s:g} s")
+            answer = asked.result() if asked.done() else late
+            if asked.done():
+                del self._asking[uuid]
+            if uuid in self._cards:
+                found.append(self._book.answered(uuid, answer, now))
+        return found

@@ -1,0 +1,131 @@
+"""XIDs as they happen, from NVML's event set, on a thread of its own: the wait is a call into the driver.
+
+`XidThread` is told which cards to watch and tells what it sees through a callback on that thread. It waits in slices,
+so that a stop or a change of the cards is noticed; whoever stops it need not wait, since it lets its session of NVML go
+itself. What can go wrong: a card that is lost makes every wait fail, so the set is made anew of those that still
+register, and whoever listens is told to look at all of them (`Disturbed`), with a pause between failures.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pynvml
+
+from partage.devices.nvidia.nvml import Nvml, translated
+from partage.model import DeviceError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+SLICE_MS: Final = 500
+PAUSE_S: Final = 1.0
+_WANTED: Final = pynvml.nvmlEventTypeXidCriticalError
+_RECOVERY: Final = getattr(pynvml, "nvmlEventTypeGpuRecoveryAction", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Xid:
+    """An XID on a card."""
+
+    uuid: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Disturbed:
+    """Something happened of which NVML does not say where: each card has to be asked; `reason` for the log."""
+
+    reason: str
+
+
+class XidThread:
+    """Watches cards until stopped; `tell` is called on this thread, and returns False once nobody listens."""
+
+    def __init__(self, libraries: Path | None, tell: Callable[[Xid | Disturbed], bool]) -> None:
+        self._libraries = libraries
+        self._tell = tell
+        self._cards: frozenset[str] = frozenset()
+        self._changed = threading.Event()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="partage-xids", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def watch(self, uuids: frozenset[str]) -> None:
+        """Watch these cards from now on, those that can be watched."""
+        self._cards = uuids
+        self._changed.set()
+
+    def stop(self) -> None:
+        """Let it end; it does within a slice, without anybody waiting for it."""
+        self._stopped.set()
+        self._changed.set()
+
+    def join(self) -> None:
+        """Wait for its end."""
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                with Nvml(self._libraries) as _:
+                    self._serve()
+            except DeviceError as error:
+                self._say(Disturbed(str(error)))
+                self._stopped.wait(PAUSE_S)
+
+    def _say(self, what: Xid | Disturbed) -> None:
+        if not self._tell(what):
+            self._stopped.set()
+
+    def _serve(self) -> None:
+        """Watch with one set for as long as neither the cards change nor the wait fails."""
+        self._changed.clear()
+        with translated("NVML's events"):
+            events = pynvml.nvmlEventSetCreate()
+        try:
+            uuids = _register(events, self._cards)
+            while not self._changed.is_set():
+                if uuids:
+                    self._wait(events, uuids)
+                else:
+                    self._changed.wait(SLICE_MS / 1000)
+        finally:
+            with contextlib.suppress(pynvml.NVMLError):
+                pynvml.nvmlEventSetFree(events)
+
+    def _wait(self, events: Any, uuids: dict[int, str]) -> None:
+        with translated("NVML's events"):
+            try:
+                event = pynvml.nvmlEventSetWait_v2(events, SLICE_MS)
+            except pynvml.NVMLError_Timeout:
+                return
+            uuid = uuids.get(_address(event.device))
+            if uuid is None or event.eventType != _WANTED:
+                self._say(Disturbed("an event of a card that is not known, or that NVML has an advice about"))
+            else:
+                self._say(Xid(uuid, int(event.eventData)))
+
+
+def _register(events: Any, cards: frozenset[str]) -> dict[int, str]:
+    """Add the cards to a set; return those that could be, by the address of NVML's handle."""
+    found: dict[int, str] = {}
+    for uuid in sorted(cards):
+        with contextlib.suppress(pynvml.NVMLError):
+            handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+            wanted = (_WANTED | _RECOVERY) & pynvml.nvmlDeviceGetSupportedEventTypes(handle)
+            pynvml.nvmlDeviceRegisterEvents(handle, wanted, events)
+            found[_address(handle)] = uuid
+    return found
+
+
+def _address(handle: Any) -> int:
+    return int(ctypes.cast(handle, ctypes.c_void_p).value or 0)

@@ -1,0 +1,31 @@
+"""Time that tests move by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+
+
+class HandClock:
+    """Stands still until moved; whoever sleeps wakes when its time has come."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+        self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
+        self._order = itertools.count()
+
+    def now(self) -> float:
+        return self._now
+
+    async def sleep(self, seconds: float) -> None:
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._sleepers, (self._now + seconds, next(self._order), done))
+        await done
+
+    def move(self, seconds: float) -> None:
+        self._now += seconds
+        while self._sleepers and self._sleepers[0][0] <= self._now:
+            _, _, done = heapq.heappop(self._sleepers)
+            if not done.done():
+                done.set_result(None)

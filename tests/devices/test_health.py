@@ -1,0 +1,251 @@
+"""Health of cards: what is a failure, what is none, how a card comes back; one that hangs holds up no other."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from partage.devices.backend import HealthChange
+from partage.devices.nvidia import health
+from partage.devices.nvidia.cards import Answer
+from partage.devices.nvidia.health import HealthBook, HealthWatch
+from partage.devices.nvidia.options import APPLICATION_XIDS, HealthOptions
+from partage.devices.nvidia.xids import Disturbed, Xid
+from tests.devices.clock import HandClock
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable
+    from pathlib import Path
+
+    from tests.devices.conftest import OnMachine
+
+WELL = Answer()
+LOST = Answer(fault="NVML says: GPU is lost")
+
+
+def book(**options: object) -> HealthBook:
+    return HealthBook(HealthOptions(**options))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("number", sorted(APPLICATION_XIDS))
+def test_a_programs_own_error_is_no_failure_of_the_card(number: int) -> None:
+    there = book()
+    assert there.xid("GPU-a", number, 0.0) is None
+    assert there.reason("GPU-a") == ""
+
+
+def test_a_card_that_fell_off_the_bus_is_back_when_it_answers_again() -> None:
+    there = book()
+    assert there.xid("GPU-a", 79, 0.0) == HealthChange("GPU-a", False, "XID 79 (GPU has fallen off the bus)")
+    assert there.answered("GPU-a", LOST, 0.1) is None, "the reason stays the first one"
+    assert there.answered("GPU-a", WELL, 60.0) == HealthChange("GPU-a", True)
+    assert not there.has_failed
+
+
+def test_a_card_that_answered_all_the_time_is_believed_after_a_while() -> None:
+    there = book(patience_s=300.0)
+    there.xid("GPU-a", 94, 0.0)
+    assert there.answered("GPU-a", WELL, 299.0) is None
+    there.xid("GPU-a", 94, 299.0)
+    assert there.answered("GPU-a", WELL, 301.0) is None, "it happened again meanwhile"
+    assert there.answered("GPU-a", WELL, 599.0) == HealthChange("GPU-a", True)
+
+
+def test_nvmls_advice_decides_where_the_driver_gives_one() -> None:
+    there = book(quiet_s=10.0)
+    there.xid("GPU-a", 95, 0.0)
+    assert there.answered("GPU-a", Answer(action="a reset of the GPU"), 1e6) is None
+    assert there.answered("GPU-a", Answer(action=""), 1e6) == HealthChange("GPU-a", True)
+    assert there.answered("GPU-b", Answer(action="a reset of the GPU"), 0.0) == HealthChange(
+        "GPU-b", False, "NVML advises a reset of the GPU"
+    )
+    assert there.answered("GPU-b", Answer(action=""), 1.0) == HealthChange("GPU-b", True)
+
+
+def test_the_list_of_xids_and_their_watch_can_be_chosen() -> None:
+    assert book(ignored_xids=frozenset({79})).xid("GPU-a", 79, 0.0) is None
+    assert book(ignored_xids=frozenset()).xid("GPU-a", 13, 0.0) is not None
+    assert book(watch_xids=False).xid("GPU-a", 79, 0.0) is None
+
+
+_STEPS = st.tuples(
+    st.sampled_from("ab"), st.sampled_from([13, 48, 79, WELL, LOST, Answer(action="")]), st.floats(0, 500)
+)
+
+
+@given(st.lists(_STEPS))
+def test_changes_are_told_once_and_add_up_to_the_state(steps: list[tuple[str, int | Answer, float]]) -> None:
+    there, told, now = book(), {"a": True, "b": True}, 0.0
+    for uuid, what, passed in steps:
+        now += passed
+        change = there.xid(uuid, what, now) if isinstance(what, int) else there.answered(uuid, what, now)
+        other = "b" if uuid == "a" else "a"
+        assert (there.reason(other) == "") == told[other], "no card's fault is another one's"
+        if change is not None:
+            assert change.uuid == uuid
+            assert change.healthy == (change.reason == "")
+            told[uuid] = change.healthy
+        assert (there.reason(uuid) == "") == told[uuid]
+    for uuid in told:
+        there.answered(uuid, LOST, now)
+        there.answered(uuid, WELL, now)
+    assert not there.has_failed, "whatever happened, a card that was away and answers is well"
+
+
+# ---- the watch -------------------------------------------------------------------------------------------------------
+
+
+class NoThread:
+    """In place of the thread that waits for NVML: the test says what happens."""
+
+    tell: Callable[[Xid | Disturbed], bool]
+
+    def __init__(self, _libraries: Path | None, tell: Callable[[Xid | Disturbed], bool]) -> None:
+        NoThread.tell = staticmethod(tell)
+
+    def start(self) -> None: ...
+    def stop(self) -> None: ...
+    def watch(self, uuids: frozenset[str]) -> None: ...
+
+
+async def next_of(changes: AsyncGenerator[HealthChange, None], clock: HandClock) -> HealthChange:
+    """Return the next change, moving time on until it comes."""
+    coming = asyncio.ensure_future(anext(changes))
+    for _ in range(10_000):
+        await asyncio.sleep(0)
+        if coming.done():
+            break
+        clock.move(0.5)
+    return await coming
+
+
+def test_events_and_questions_in_one_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "XidThread", NoThread)
+    lost: set[str] = set()
+
+    async def probe(uuid: str) -> Answer:
+        return LOST if uuid in lost else WELL
+
+    async def go() -> list[HealthChange]:
+        clock = HandClock()
+        watch = HealthWatch(book(), HealthOptions(), clock, None, probe)
+        watch.watch(frozenset({"a", "b"}))
+        changes = watch.changes()
+        coming = asyncio.ensure_future(anext(changes))
+        await asyncio.sleep(0)
+        NoThread.tell(Xid("a", 31))
+        lost.add("a")
+        NoThread.tell(Xid("a", 79))
+        found = [await coming]
+        lost.clear()
+        found.append(await next_of(changes, clock))
+        lost.add("b")
+        found.append(await next_of(changes, clock))
+        lost.clear()
+        found.append(await next_of(changes, clock))
+        await changes.aclose()
+        return found
+
+    found = asyncio.run(go())
+    assert [(change.uuid, change.healthy) for change in found] == [("a", False), ("a", True), ("b", False), ("b", True)]
+    assert found[0].reason.startswith("XID 79")
+    assert found[2].reason == LOST.fault
+
+
+def test_a_card_for_which_the_driver_hangs_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "XidThread", NoThread)
+
+    async def go() -> list[HealthChange]:
+        clock, let_go = HandClock(), asyncio.Event()
+
+        async def probe(uuid: str) -> Answer:
+            if uuid == "hung":
+                await let_go.wait()
+            return LOST if uuid == "lost" else WELL
+
+        watch = HealthWatch(book(), HealthOptions(), clock, None, probe)
+        watch.watch(frozenset({"hung", "lost", "well"}))
+        changes = watch.changes()
+        found = [await next_of(changes, clock), await next_of(changes, clock)]
+        let_go.set()
+        found.append(await next_of(changes, clock))
+        await changes.aclose()
+        return found
+
+    found = asyncio.run(go())
+    assert {(change.uuid, change.healthy) for change in found[:2]} == {("hung", False), ("lost", False)}
+    assert next(change.reason for change in found if change.uuid == "hung").startswith("the driver did not answer")
+    assert found[2] == HealthChange("hung", True)
+
+
+# ---- with the simulated driver ---------------------------------------------------------------------------------------
+
+WATCHED = """
+class Now:
+    def now(self):
+        return asyncio.get_running_loop().time()
+    async def sleep(self, seconds):
+        await asyncio.sleep(seconds)
+
+async def main():
+    with Nvml(libraries) as nvml, Machine() as there:
+        cards = [read_card(index).uuid for index in range(nvml.count())]
+        options = HealthOptions(probe_failed_s=0.05)
+        watch = HealthWatch(HealthBook(options), options, Now(), libraries)
+        watch.watch(frozenset(cards))
+        changes = watch.changes()
+        async def step():
+            change = await asyncio.wait_for(changes.__anext__(), 60)
+            return [cards.index(change.uuid), change.healthy, change.reason]
+        coming = asyncio.ensure_future(step())
+        found = []
+        async def strike(what):
+            # The set of events sees what comes after it was made: strike until it is seen.
+            while not coming.done():
+                what()
+                await asyncio.wait([coming], timeout=0.2)
+            return coming.result()
+        {body}
+        await changes.aclose()
+        print(json.dumps(found))
+asyncio.run(main())
+"""
+
+
+def test_a_lost_card_fails_alone_and_comes_back(on_machine: OnMachine) -> None:
+    body = """
+        found.append(await strike(lambda: faults.lose_device(there, 5)))
+        coming = asyncio.ensure_future(step())
+        await asyncio.wait([coming], timeout=0.2)
+        faults.restore_device(there, 5)
+        found.append(await coming)
+        coming = asyncio.ensure_future(step())
+        found.append(await strike(lambda: (faults.raise_xid(there, 2, 31), faults.raise_xid(there, 5, 48))))
+    """
+    found = on_machine("8xh100", WATCHED.replace("{body}", body.strip()))
+    assert found[0][:2] == [5, False]
+    assert found[1] == [5, True, ""]
+    assert found[2] == [5, False, "XID 48 (double-bit ECC error)"], "watched again, and an XID 31 before it is nothing"
+
+
+def test_the_stream_ends_at_once_and_its_thread_after_it(on_machine: OnMachine) -> None:
+    found = on_machine(
+        "8xh100",
+        WATCHED.replace(
+            "{body}",
+            """
+        import threading
+        found.append(await strike(lambda: faults.raise_xid(there, 0, 79)))
+        thread = watch._thread
+        await changes.aclose()
+        found.append(watch._thread is None)
+        await asyncio.to_thread(thread.join)
+        found.append([one.name for one in threading.enumerate() if one.name == "partage-xids"])
+    """.strip(),
+        ),
+    )
+    assert found[1:] == [True, []]
