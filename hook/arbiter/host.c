@@ -1,7 +1,7 @@
 /* host.c: the loop of the arbiter: read what tenants claim, let the core decide, publish, sleep.
  *
- * Called by main.c and, through cffi, by the node agent; see host.h for what can go wrong. A round costs a few system calls
- * for each tenant that is gated. Nobody who is idle makes a round happen: the loop sleeps until a tenant rings, a directory
+ * Called by main.c and, through cffi, by the node agent; see host.h for what can go wrong. A round costs one system call,
+ * its sleep, and one for each word that changes; all else is read from mapped files. Nobody who is idle makes a round happen: the loop sleeps until a tenant rings, a directory
  * changes, or the core's own time comes, and only while somebody waits or works also until the next heartbeat. */
 #include "host_local.h"
 
@@ -22,7 +22,7 @@
 #define BEAT_EVERY   (PTG_HEARTBEAT_NS / 2)
 #define RING_WINDOW  (10 * HOST_MS)
 #define RING_MOST    20 /* rings of a tenant that wake us in a window; more of them are heard together */
-#define MUTE_RINGING (HOST_MS / 2)
+#define MUTE_RINGING HOST_MS
 #define TELL_EVERY   (60000 * HOST_MS) /* between two lines in the log about the same */
 #define SLICE_NS     100000            /* a round is shorter */
 
@@ -145,7 +145,7 @@ static void look_at_tenants(struct ptg_host *host, uint64_t now)
 {
 	for (struct tenant *t = host->tenants; t; t = t->next) {
 		t->rings_now = false;
-		if (t->bell_page)
+		if (t->ledger)
 			claims_bell(t);
 		if (t->rings_now) {
 			t->rung = true;
@@ -206,22 +206,23 @@ static void look_around(struct ptg_host *host, uint64_t now)
 
 /* ---- a round ---------------------------------------------------------------------------------------------------------------- */
 
-static void claim_all(struct ptg_host *host)
+/* The claims, then the clock. What was not read is what the core knows already. */
+static uint64_t claim_all(struct ptg_host *host, uint64_t now)
 {
 	host->active = false;
-	for (struct tenant *t = host->tenants; t; t = t->next) {
-		if (t->id < 0)
-			continue;
-		claims_read(host, t, host_now());
-		uint64_t now = host_now();
-		for (unsigned i = 0; i < t->policy.ndev; i++) {
+	for (struct tenant *t = host->tenants; t; t = t->next)
+		t->claimed = t->id < 0 ? 0 : claims_read(host, t, now);
+	now = host_now();
+	for (struct tenant *t = host->tenants; t; t = t->next)
+		for (unsigned i = 0; t->id >= 0 && i < t->policy.ndev; i++) {
 			struct account *a = &t->account[i];
 			if (!a->served)
 				continue;
-			arb_claim(host->arb, now, t->id, host->device[a->device].index, &a->claim);
+			if (t->claimed >> i & 1)
+				arb_claim(host->arb, now, t->id, host->device[a->device].index, &a->claim);
 			host->active |= a->claim.wants || a->claim.busy;
 		}
-	}
+	return now;
 }
 
 static struct tenant *tenant_of(struct ptg_host *host, int id)
@@ -276,9 +277,8 @@ static bool publish_all(struct ptg_host *host, uint64_t now)
 }
 
 /* When to go round again although nobody rings. */
-static uint64_t due(const struct ptg_host *host, uint64_t until)
+static uint64_t due(const struct ptg_host *host, uint64_t now, uint64_t until)
 {
-	uint64_t now = host_now();
 	until = earlier(until, host->scan_at);
 	if (host->active)
 		until = earlier(until, host->beat_at + BEAT_EVERY);
@@ -325,11 +325,11 @@ static bool leaves(struct ptg_host *host, uint64_t now)
 	return false;
 }
 
-static bool go_round(struct ptg_host *host, uint64_t *until)
+static bool go_round(struct ptg_host *host, uint64_t *now_is, uint64_t *until)
 {
-	look_around(host, host_now());
-	claim_all(host);
 	uint64_t now = host_now();
+	look_around(host, now);
+	now = *now_is = claim_all(host, now);
 	*until = arb_decide(host->arb, now);
 	log_events(host);
 	host->stats.rounds++;
@@ -340,10 +340,10 @@ static bool go_round(struct ptg_host *host, uint64_t *until)
 
 void ptg_host_adopt(struct ptg_host *host)
 {
-	uint64_t until;
+	uint64_t now, until;
 	watch_scan(host, host_now());
 	look_around(host, host_now());
-	while (go_round(host, &until))
+	while (go_round(host, &now, &until))
 		;
 	host->adopted = true;
 }
@@ -372,16 +372,16 @@ int32_t ptg_host_run(struct ptg_host *host)
 	host_log(host, "serving %s", host->root);
 	int32_t result = PTG_HOST_STOPPED;
 	while (!atomic_load(&host->stop)) {
-		uint64_t until;
+		uint64_t now, until;
 		uint32_t kick = atomic_load(&host->kick);
-		bool again = go_round(host, &until);
-		if (leaves(host, host_now()) || host->root_gone) {
+		bool again = go_round(host, &now, &until);
+		if (leaves(host, now) || host->root_gone) {
 			result = host->root_gone ? PTG_HOST_ROOT_GONE : PTG_HOST_IDLE;
 			break;
 		}
 		if (!again) {
 			host->stats.sleeps++;
-			wait_sleep(host, kick, due(host, until));
+			wait_sleep(host, kick, now, due(host, now, until));
 		}
 	}
 	for (struct tenant *t = host->tenants; t; t = t->next)

@@ -48,7 +48,7 @@ struct account {
 	struct arb_claim claim;
 	bool stale; /* the claim was not read since the turn was closed, or at all */
 	struct arb_turn shown; /* what was published last */
-	uint64_t closed_at; /* of the turn, where its word is even */
+	uint64_t opened_at, closed_at; /* when the word was made odd, and even, the latest time */
 	uint64_t ask_at; /* when to look for dead processes among the claims; ARB_NEVER: nothing is suspicious */
 	uint64_t ask_after; /* distance to the next look */
 	struct ghost *ghosts; /* by slot; NULL: none yet */
@@ -69,8 +69,7 @@ struct tenant {
 	struct file_id dir_id, policy_id, ledger_id, turns_id;
 	struct ptg_turns *turns; /* NULL: not mapped */
 	uint32_t word[PTG_DEVICES]; /* by index there: ours, since whoever maps the file may scribble on it */
-	const uint32_t *bell_at; /* turn_bell in our mapping of the ledger's first page */
-	void *bell_page;
+	const struct ptg_ledger *ledger; /* mapped for reading, under host_guard.c; NULL: none */
 	uint32_t bell; /* as it was before the claims were read */
 	uint32_t high; /* slots in use, bounded */
 	bool cut; /* the ledger ends before its bell or its claims */
@@ -80,8 +79,10 @@ struct tenant {
 	uint32_t rings;
 	uint64_t buried_at, complained_at; /* when a line about dead processes, about turns not drained was written */
 	uint32_t complaints; /* turns not drained since */
+	uint32_t claimed; /* accounts whose claims were read in this round, bits */
 	bool rings_now; /* its bell was rung since the round before */
 	bool rung; /* since the policy was looked at last */
+	const struct ptg_policy *policy_at_hand; /* mapped for reading, for its sequence; NULL: none */
 	struct ptg_policy policy; /* the last good copy; magic 0: none yet */
 	uint32_t policy_seq; /* of that copy */
 	uint64_t policy_at; /* when its sequence was looked at last */
@@ -171,7 +172,8 @@ bool guard_run(void (*accesses)(void *), void *argument);
 
 /* host_claims.c */
 void claims_bell(struct tenant *t); /* read the bell and `high`; sets `rings_now` */
-void claims_read(struct ptg_host *host, struct tenant *t, uint64_t now);
+/* Read what may have changed since the round before; bit i: the claim of account i was read. */
+uint32_t claims_read(struct ptg_host *host, struct tenant *t, uint64_t now);
 uint64_t claims_due(const struct tenant *t,
                     const struct account *a); /* when a look for the dead is due; ARB_NEVER: not at all */
 
@@ -193,7 +195,7 @@ void watch_remove(struct ptg_host *host, int watch);
 /* host_wait.c */
 void wait_add(struct ptg_host *host, struct tenant *t);
 void wait_remove(struct ptg_host *host, struct tenant *t);
-void wait_sleep(struct ptg_host *host, uint32_t kick, uint64_t until);
+void wait_sleep(struct ptg_host *host, uint32_t kick, uint64_t now, uint64_t until);
 bool wait_supported(void);
 
 /* host_locks.c */

@@ -1,8 +1,7 @@
 /* host_tenant.c: one hand-over: opens its files, follows its policy, sees whether anybody uses it.
  *
  * Called by host.c and host_watch.c when something in the directory changed, when its bell was rung, and when the root is
- * listed. Ledger and policy are opened for reading; the first page of the ledger is mapped, for the bell there, and turns are
- * mapped for writing.
+ * listed. Ledger and policy are mapped for reading, turns for writing.
  * What can go wrong: a file that is not there yet (looked for again when something happens), one of another layout or no
  * plain file (a line in the log; the tenant is not served and lives by its private bucket), one that is replaced (the new
  * one counts), a policy with absurd values or a wrong checksum (the last good copy counts). */
@@ -95,12 +94,11 @@ static int is_known(int fd, uint64_t magic, uint32_t layout, uint32_t size)
 
 static void drop_ledger(struct ptg_host *host, struct tenant *t)
 {
-	if (t->bell_page) {
+	if (t->ledger) {
 		wait_remove(host, t);
-		munmap(t->bell_page, PTG_BELL_PAGE);
+		munmap((void *)t->ledger, sizeof *t->ledger);
 	}
-	t->bell_page = NULL;
-	t->bell_at = NULL;
+	t->ledger = NULL;
 	close_fd(&t->ledger_fd);
 	for (unsigned i = 0; i < PTG_DEVICES; i++) {
 		free(t->account[i].ghosts);
@@ -112,23 +110,22 @@ static void take_ledger(struct ptg_host *host, struct tenant *t)
 {
 	struct file_id now;
 	bool there = is_there(t->dir, "ledger", &now);
-	if (t->bell_page && there && same_file(now, t->ledger_id))
+	if (t->ledger && there && same_file(now, t->ledger_id))
 		return;
 	drop_ledger(host, t);
 	if (!there || (t->ledger_fd = open_in(t->dir, "ledger", O_RDONLY)) < 0)
 		return;
 	int known = is_known(t->ledger_fd, PTG_LEDGER_MAGIC, PTG_LEDGER_LAYOUT, sizeof(struct ptg_ledger));
-	void *page = MAP_FAILED;
+	void *map = MAP_FAILED;
 	if (known > 0)
-		page = mmap(NULL, PTG_BELL_PAGE, PROT_READ, MAP_SHARED, t->ledger_fd, 0);
-	if (page == MAP_FAILED) {
+		map = mmap(NULL, sizeof *t->ledger, PROT_READ, MAP_SHARED, t->ledger_fd, 0);
+	if (map == MAP_FAILED) {
 		if (known)
 			complain(host, t, "its ledger is not of this arbiter's layout");
 		close_fd(&t->ledger_fd);
 		return;
 	}
-	t->bell_page = page;
-	t->bell_at = &((const struct ptg_ledger *)page)->turn_bell;
+	t->ledger = map;
 	t->ledger_id = now;
 	t->complained = false;
 	claims_bell(
@@ -173,16 +170,25 @@ static void take_turns(struct ptg_host *host, struct tenant *t)
 		drop_turns(t);
 }
 
+static void drop_policy(struct tenant *t)
+{
+	if (t->policy_at_hand)
+		munmap((void *)t->policy_at_hand, sizeof *t->policy_at_hand);
+	t->policy_at_hand = NULL;
+	close_fd(&t->policy_fd);
+}
+
 static void take_policy(struct tenant *t)
 {
 	struct file_id now;
 	bool there = is_there(t->dir, "policy", &now);
 	if (t->policy_fd >= 0 && there && same_file(now, t->policy_id))
 		return;
-	close_fd(&t->policy_fd);
-	if (!there)
+	drop_policy(t);
+	if (!there || (t->policy_fd = open_in(t->dir, "policy", O_RDONLY)) < 0)
 		return;
-	t->policy_fd = open_in(t->dir, "policy", O_RDONLY);
+	void *map = mmap(NULL, sizeof *t->policy_at_hand, PROT_READ, MAP_SHARED, t->policy_fd, 0);
+	t->policy_at_hand = map == MAP_FAILED ? NULL : map;
 	t->policy_id = now;
 	t->policy_seq = 1; /* none that counts: odd */
 	t->rung = true;
@@ -243,8 +249,7 @@ void tenant_look(struct ptg_host *host, struct tenant *t, uint64_t now)
 		withdraw(host, t, now);
 	t->rung = true;
 	tenant_policy(host, t, now);
-	bool used =
-	        t->bell_page && (is_locked(t->ledger_fd, PTG_LOCK_WATCH, 1) || is_locked(t->ledger_fd, 0, PTG_SLOTS));
+	bool used = t->ledger && (is_locked(t->ledger_fd, PTG_LOCK_WATCH, 1) || is_locked(t->ledger_fd, 0, PTG_SLOTS));
 	if (used != t->used) {
 		host->changed = true;
 		host_log(host, used ? "%s: in use" : "%s: not in use any more", t->name);
@@ -268,7 +273,7 @@ void tenant_free(struct ptg_host *host, struct tenant *t)
 		turns_reset(t, 0);
 	drop_turns(t);
 	drop_ledger(host, t);
-	close_fd(&t->policy_fd);
+	drop_policy(t);
 	close_fd(&t->dir);
 	watch_remove(host, t->watch);
 	free(t);
@@ -337,16 +342,32 @@ static void use_policy(struct ptg_host *host, struct tenant *t, const struct ptg
 		tenant_look_soon(t, now);
 }
 
+struct sequence {
+	const struct ptg_policy *policy;
+	uint32_t seq;
+};
+
+HOST_GUARDED static void read_sequence(void *argument)
+{
+	struct sequence *sequence = argument;
+	sequence->seq = __atomic_load_n(&sequence->policy->seq, __ATOMIC_ACQUIRE);
+}
+
+/* Rung for anything, nearly always it has not. */
+static bool has_moved(const struct tenant *t)
+{
+	struct sequence sequence = {t->policy_at_hand, 0};
+	return !t->policy_at_hand || (guard_run(read_sequence, &sequence) && sequence.seq != t->policy_seq);
+}
+
 void tenant_policy(struct ptg_host *host, struct tenant *t, uint64_t now)
 {
 	struct ptg_policy p;
-	uint32_t seq;
 	if (t->policy_fd < 0 || (!t->rung && t->policy_at && now - t->policy_at < POLICY_EVERY))
 		return;
 	t->rung = false;
 	t->policy_at = now;
-	if (pread(t->policy_fd, &seq, sizeof seq, offsetof(struct ptg_policy, seq)) != sizeof seq ||
-	    seq == t->policy_seq)
+	if (!has_moved(t))
 		return;
 	bool read = pread(t->policy_fd, &p, sizeof p, 0) == sizeof p;
 	/* Whole where the sequence neither was odd nor moved while it was copied. */

@@ -72,7 +72,10 @@ HOST_GUARDED static bool publish(struct ptg_host *host, struct tenant *t, struct
 		__atomic_store_n(&at->word, word, __ATOMIC_RELEASE);
 		if (step) {
 			wake(&at->word);
-			host->stats.opened += step == 1;
+		}
+		if (step == 1) {
+			a->opened_at = now;
+			host->stats.opened++;
 		}
 	}
 	bool look = (step == 1 && !turn->open) || (turn->watched && !a->shown.watched);
@@ -87,21 +90,29 @@ struct publication {
 	bool beat, opening, look;
 };
 
-HOST_GUARDED static void publish_all(void *argument)
+/* What the core says of an account; NULL: this is not the pass for it, or nothing is to be said. */
+static const struct arb_turn *turn_of(const struct publication *p, const struct account *a)
 {
 	static const struct arb_turn nothing;
+	const struct tenant *t = p->tenant;
+	const struct arb_turn *turn = NULL;
+	if (a->device < 0 || (!a->served && !is_open(t, a)))
+		return NULL;
+	if (a->served)
+		turn = arb_turn(p->host->arb, t->id, p->host->device[a->device].index);
+	if (!turn)
+		turn = &nothing;
+	return p->opening == (turn->open && !is_open(t, a)) ? turn : NULL;
+}
+
+HOST_GUARDED static void publish_all(void *argument)
+{
 	struct publication *p = argument;
 	struct tenant *t = p->tenant;
 	for (unsigned i = 0; i < t->policy.ndev; i++) {
 		struct account *a = &t->account[i];
-		if (a->device < 0 || (!a->served && !is_open(t, a)))
-			continue;
-		const struct arb_turn *turn = NULL;
-		if (a->served)
-			turn = arb_turn(p->host->arb, t->id, p->host->device[a->device].index);
+		const struct arb_turn *turn = turn_of(p, a);
 		if (!turn)
-			turn = &nothing;
-		if (p->opening != (turn->open && !is_open(t, a)))
 			continue;
 		bool differs = !same(turn, &a->shown);
 		if (p->beat || (differs && turn->open))
@@ -111,9 +122,23 @@ HOST_GUARDED static void publish_all(void *argument)
 	}
 }
 
+/* Most rounds change nothing for most tenants, whose files are then left alone. */
+static bool has_news(const struct publication *p)
+{
+	const struct tenant *t = p->tenant;
+	for (unsigned i = 0; i < t->policy.ndev; i++) {
+		const struct arb_turn *turn = turn_of(p, &t->account[i]);
+		if (turn && (p->beat || !same(turn, &t->account[i].shown)))
+			return true;
+	}
+	return false;
+}
+
 bool turns_publish(struct ptg_host *host, struct tenant *t, uint64_t now, bool beat, bool opening)
 {
 	struct publication p = {host, t, now, beat, opening, false};
+	if (!has_news(&p))
+		return false;
 	if (!guard_run(publish_all, &p)) {
 		host_log(host, "%s: its turns file was cut: it gets no turns until that is whole again", t->name);
 		munmap(t->turns, sizeof *t->turns);

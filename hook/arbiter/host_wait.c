@@ -81,7 +81,7 @@ static void start_thread(struct ptg_host *host, struct tenant *t)
 	if (!b)
 		return;
 	b->host = host;
-	b->bell = t->bell_at;
+	b->bell = &t->ledger->turn_bell;
 	b->ledger_fd = t->ledger_fd;
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -111,7 +111,7 @@ void wait_remove(struct ptg_host *host, struct tenant *t)
 	if (!t->thread)
 		return;
 	atomic_store(&t->thread->end, true);
-	syscall(SYS_futex, t->bell_at, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+	syscall(SYS_futex, &t->ledger->turn_bell, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
 	pthread_join(t->thread->thread, NULL);
 	free(t->thread);
 	t->thread = NULL;
@@ -127,7 +127,7 @@ static void leave_out_cut(struct ptg_host *host)
 		struct timespec none = {0};
 		if (!t->direct || t->mute_until > now)
 			continue;
-		if (syscall(SYS_futex, t->bell_at, FUTEX_WAIT, t->bell, &none, NULL, 0) && errno == EFAULT) {
+		if (syscall(SYS_futex, &t->ledger->turn_bell, FUTEX_WAIT, t->bell, &none, NULL, 0) && errno == EFAULT) {
 			t->cut = true;
 			t->mute_after = t->mute_after < MUTE_CUT    ? MUTE_CUT
 			                : t->mute_after < MUTE_LAST ? 2 * t->mute_after
@@ -137,14 +137,13 @@ static void leave_out_cut(struct ptg_host *host)
 	}
 }
 
-void wait_sleep(struct ptg_host *host, uint32_t kick, uint64_t until)
+void wait_sleep(struct ptg_host *host, uint32_t kick, uint64_t now, uint64_t until)
 {
 	struct waiter list[WAITV_MAX] = {{kick, (uintptr_t)&host->kick, WAITV_32 | WAITV_PRIVATE, 0}};
 	unsigned n = 1;
-	uint64_t now = host_now();
 	for (struct tenant *t = host->tenants; t && n < WAITV_MAX; t = t->next)
 		if (t->direct && t->mute_until <= now)
-			list[n++] = (struct waiter){t->bell, (uintptr_t)t->bell_at, WAITV_32, 0};
+			list[n++] = (struct waiter){t->bell, (uintptr_t)&t->ledger->turn_bell, WAITV_32, 0};
 	struct timespec at = {(time_t)(until / 1000000000), (long)(until % 1000000000)};
 	struct timespec *most = until == ARB_NEVER ? NULL : &at;
 	long result;
