@@ -4,6 +4,8 @@ Used for the writers of policies, the watcher of a ledger, the registry of hand-
 ask whether a slot's process lives. A lock belongs to the *open file*, not to the process: a file opened anew never
 shares it. Whoever can open a file for reading can lock its bytes against a writer, so nothing waits for a lock on a
 file that a tenant can open.
+
+A wait can be interrupted: Ctrl-C is heard at once, however long another process holds the lock.
 """
 
 from __future__ import annotations
@@ -11,7 +13,10 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import selectors
+import signal
 import struct
+import threading
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -48,9 +53,112 @@ def is_locked(fd: int, start: int, length: int = 1) -> bool:
 
 @contextlib.contextmanager
 def locked(fd: int, start: int, length: int = 1) -> Iterator[None]:
-    """Hold the write lock for the block; waits for its holder, which only ever does bounded work (or dies)."""
-    fcntl.fcntl(fd, fcntl.F_OFD_SETLKW, _flock(fcntl.F_WRLCK, start, length))
+    """Hold the write lock for the block; waits for its holder, which only ever does bounded work (or dies).
+
+    A signal whose handler raises ends the wait. In the main thread of an event loop, wait in a thread instead.
+    """
+    if try_lock(fd, start, length):
+        try:
+            yield
+        finally:
+            unlock(fd, start, length)
+        return
+    wait = _Wait(fd, start, length)
     try:
+        wait.until_held()
         yield
     finally:
-        unlock(fd, start, length)
+        wait.let_go()
+
+
+class _Wait:
+    """Waits for a lock in a thread of its own, so that the main thread can wait for its signals as well.
+
+    The kernel's call that waits cannot do that: Python looks for signals before it, and one that comes between the look
+    and the call would only be heard once the lock comes. The thread locks an open file of its own: given up, it
+    takes nothing from the caller's file when the lock comes after all, and closes its own, which lets the lock go.
+    """
+
+    def __init__(self, fd: int, start: int, length: int) -> None:
+        self._wanted = _flock(fcntl.F_WRLCK, start, length)
+        self._file = os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
+        self._mutex = threading.Lock()  # for the two below: who comes last closes the file
+        self._is_over = False
+        self._is_unwanted = False
+        self._error: OSError | None = None
+
+    def until_held(self) -> None:
+        """Wait; raises what a signal's handler raises, and OSError."""
+        if threading.current_thread() is not threading.main_thread():  # signals are none of its business
+            self._lock()
+        else:
+            self._lock_in_thread()
+        if self._error is not None:
+            raise self._error
+
+    def let_go(self) -> None:
+        """Let the lock go, or wait for it no longer."""
+        self._end(unwanted=True)
+
+    def _end(self, *, over: bool = False, unwanted: bool = False) -> None:
+        with self._mutex:
+            self._is_over |= over
+            self._is_unwanted |= unwanted
+            if self._is_over and self._is_unwanted:
+                os.close(self._file)
+
+    def _lock(self) -> None:
+        try:
+            fcntl.fcntl(self._file, fcntl.F_OFD_SETLKW, self._wanted)
+        except OSError as error:
+            self._error = error
+        self._end(over=True)
+
+    def _lock_in_thread(self) -> None:
+        ended, end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+
+        def lock_and_tell() -> None:
+            self._lock()
+            os.close(end)
+
+        thread = threading.Thread(target=lock_and_tell, name="lock", daemon=True)  # a process that ends waits no longer
+        try:
+            _start_whole(thread)
+            _until_readable(ended)
+            thread.join()
+        finally:
+            os.close(ended)
+
+
+def _start_whole(thread: threading.Thread) -> None:
+    """Start a thread that takes no signals, and be not interrupted by any half-way."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        thread.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _until_readable(fd: int) -> None:
+    """Wait in the main thread; raises what a signal's handler raises.
+
+    Python's C handler writes to the wakeup descriptor at the very moment of the signal, so none goes unheard: one from
+    before the descriptor was set is met on entry of `_select`, as each call of a function looks for signals.
+    """
+    woken, wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    before = signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    try:
+        with selectors.DefaultSelector() as selector:
+            selector.register(woken, selectors.EVENT_READ)
+            selector.register(fd, selectors.EVENT_READ)
+            while fd not in _select(selector):
+                with contextlib.suppress(BlockingIOError):
+                    os.read(woken, 4096)
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(woken)
+        os.close(wake)
+
+
+def _select(selector: selectors.BaseSelector) -> set[int]:
+    return {key.fd for key, _ in selector.select()}
