@@ -160,6 +160,7 @@ sys.exit(4)
 """
 
 
+@pytest.mark.usefixtures("_interruptible")
 def test_ctrl_c_reaches_the_program_once(machine, tmp_path):
     log = tmp_path / "log"
     child, terminal = pty.fork()
@@ -294,6 +295,15 @@ def test_a_program_that_uses_a_device_only_after_its_parent_ended_keeps_the_shar
     assert program.ask("info") == [60 * GIB, 60 * GIB]
 
 
+@pytest.fixture
+def _interruptible():
+    """Let what is started here hear Ctrl-C: what a shell puts into the background ignores it, children included."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_interruptible")
 def test_ctrl_c_is_heard_while_others_hold_the_registry_and_reaches_a_program_that_was_about_to_start(machine):
     machine.root.mkdir(mode=0o700)
     with handover.registry(machine.root):
