@@ -112,17 +112,29 @@ static void read_environment(void)
 	free(copy);
 }
 
-/* Whether an armed fault strikes this call. */
+/* What one call of NVML has asked about: a fault of a device counts the call once, however often the code asks. */
+static __thread struct {
+	const char *call;
+	uint32_t asked, struck; /* bit per device */
+	int code;
+} question;
+
+static bool is_armed(const struct sim_fault *fault, const char *call)
+{
+	return __atomic_load_n(&fault->active, __ATOMIC_ACQUIRE) && !strncmp(fault->call, call, sizeof fault->call);
+}
+
+/* Whether an armed fault strikes this call, now that it is known to be meant. */
+static bool comes_due(struct sim_fault *fault)
+{
+	uint64_t seen = __atomic_fetch_add(&fault->seen, 1, __ATOMIC_RELAXED);
+
+	return seen >= fault->after && (fault->count == 0 || seen - fault->after < fault->count);
+}
+
 static bool strikes(struct sim_fault *fault, const char *call)
 {
-	uint64_t seen;
-
-	if (!__atomic_load_n(&fault->active, __ATOMIC_ACQUIRE) || strncmp(fault->call, call, sizeof fault->call) != 0)
-		return false;
-	if (fault->device >= 0 && fault->device != sim_entry_device())
-		return false;
-	seen = __atomic_fetch_add(&fault->seen, 1, __ATOMIC_RELAXED);
-	return seen >= fault->after && (fault->count == 0 || seen - fault->after < fault->count);
+	return is_armed(fault, call) && (fault->device < 0 || fault->device == sim_entry_device()) && comes_due(fault);
 }
 
 /* Entries of the machine's faults to look at: none as long as none was ever armed. */
@@ -148,6 +160,40 @@ static bool fault_for(const char *call, int *result)
 	return false;
 }
 
+/* Whether the fault strikes the call that asks about its device. */
+static bool strikes_on(struct sim_fault *fault, int device)
+{
+	return fault->device == device && (is_armed(fault, question.call) || is_armed(fault, "nvml")) &&
+	       comes_due(fault);
+}
+
+static struct sim_fault *fault_on(int device)
+{
+	for (unsigned i = 0; i < env_faults; i++)
+		if (strikes_on(&env_fault[i], device))
+			return &env_fault[i];
+	for (unsigned i = 0, n = machine_faults(); i < n; i++)
+		if (strikes_on(&sim_machine->fault[i], device))
+			return &sim_machine->fault[i];
+	return NULL;
+}
+
+bool sim_fault_on(int device, int *result)
+{
+	uint32_t bit = UINT32_C(1) << device;
+
+	if (question.call && !(question.asked & bit)) {
+		const struct sim_fault *fault = fault_on(device);
+		question.asked |= bit;
+		question.struck |= fault ? bit : 0;
+		question.code = fault ? fault->code : question.code;
+	}
+	if (!(question.struck & bit))
+		return false;
+	*result = question.code;
+	return true;
+}
+
 static void count(unsigned call)
 {
 	int slot;
@@ -167,6 +213,8 @@ bool sim_enter(unsigned call, unsigned flags, int *result)
 	if (flags & SIM_OPENS)
 		sim_machine_open(); /* a failure is reported by the call's own code */
 	count(call);
+	question.call = sim_call_name[call];
+	question.asked = question.struck = 0;
 	if (!(flags & SIM_EARLY) && !sim_entry_ready()) {
 		*result = sim_entry_not_ready;
 		return true;

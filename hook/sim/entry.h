@@ -26,6 +26,9 @@ void sim_entry_idle(void); /* the last thread has left */
 /* Count the call and decide whether it is answered here: true, and *result is set, before initialisation or by an
  * injected fault. */
 bool sim_enter(unsigned call, unsigned flags, int *result);
+/* Whether a fault strikes the call that this thread is in because it asks about this device: NVML, where the device is an
+ * argument. The code then answers with *result. */
+bool sim_fault_on(int device, int *result);
 /* Threads between the two. */
 unsigned sim_entry_inside(void);
 /* Trace the call; returns result. */

@@ -60,9 +60,12 @@ static CUresult initialize(void)
 		handler = pthread_atfork(NULL, NULL, after_fork_in_child) == 0;
 	if (sim_machine_open() < 0 || sim_client_slot() < 0)
 		return CUDA_ERROR_SYSTEM_NOT_READY;
+	sim_nodes_look();
 	sim_visible_freeze();
-	if (sim_visible_count() == 0)
+	if (!sim_nodes_control() || sim_visible_count() == 0)
 		return CUDA_ERROR_NO_DEVICE;
+	if (!sim_nodes_memory())
+		return CUDA_ERROR_UNKNOWN; /* the cards are there, but not /dev/nvidia-uvm */
 	return set_ready() == 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 

@@ -20,9 +20,11 @@
 #include <unistd.h>
 
 #include "machine_local.h"
+#include "partage/names.h"
 #include "profile.h"
 
 #define MACHINE_FILE "machine"
+#define REAL_NODE    "/dev/nvidiactl"
 
 struct sim_machine *sim_machine;
 
@@ -64,6 +66,14 @@ uint64_t sim_now(void)
 	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
+/* A simulated card's node is a plain file, also where it was mounted to the place of a real one. */
+static bool is_device_node(const char *path)
+{
+	struct stat st;
+
+	return stat(path, &st) == 0 && S_ISCHR(st.st_mode);
+}
+
 bool sim_real_driver_refuses(const char *what)
 {
 	const char *force = getenv("PARTAGE_SIM_FORCE"), *probe = getenv("PARTAGE_SIM_REAL_DRIVER_PROBE");
@@ -71,7 +81,7 @@ bool sim_real_driver_refuses(const char *what)
 	if (force && *force)
 		return false;
 	if (probe && *probe ? access(probe, F_OK) != 0
-	                    : access("/dev/nvidiactl", F_OK) != 0 && access("/proc/driver/nvidia/version", F_OK) != 0)
+	                    : !is_device_node(REAL_NODE) && access("/proc/driver/nvidia/version", F_OK) != 0)
 		return false;
 	sim_log("%s: a real NVIDIA driver is on this machine; the simulated one runs beside it only where "
 	        "PARTAGE_SIM_FORCE=1 is set",
@@ -115,11 +125,22 @@ bool sim_byte_free(int fd, long byte)
 
 /* ---- where the file is ------------------------------------------------------------------------------------------ */
 
+/* A machine that root made for all users: it is there whatever the environment says, as a real card is. */
+static bool has_system_machine(void)
+{
+	struct stat st;
+
+	return stat(PARTAGE_SIM_SYSTEM_DIRECTORY, &st) == 0 && S_ISDIR(st.st_mode) && !(st.st_mode & 022) &&
+	       access(PARTAGE_SIM_SYSTEM_DIRECTORY "/" MACHINE_FILE, F_OK) == 0;
+}
+
 static bool choose_path(void)
 {
 	const char *given = getenv("PARTAGE_SIM_DIR"), *runtime = getenv("XDG_RUNTIME_DIR");
 	int n;
 
+	if (!(given && *given) && has_system_machine())
+		given = PARTAGE_SIM_SYSTEM_DIRECTORY;
 	machine_dir_given = given && *given;
 	if (machine_dir_given)
 		n = snprintf(machine_path, sizeof machine_path, "%s", given);
@@ -162,18 +183,18 @@ static int open_directory(void)
 	return fd;
 }
 
-static int open_file(int directory, struct stat *st)
+static int open_file(int directory, const char *name, int access, struct stat *st)
 {
-	int fd = openat(directory, MACHINE_FILE, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0600);
+	int fd = openat(directory, name, access | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0600);
 
 	if (fd < 0 || fstat(fd, st) < 0) {
-		sim_log("%s/" MACHINE_FILE ": cannot open: %s", machine_path, strerror(errno));
+		sim_log("%s/%s: cannot open: %s", machine_path, name, strerror(errno));
 		if (fd >= 0)
 			close(fd);
 		return -1;
 	}
 	if (!S_ISREG(st->st_mode) || st->st_nlink != 1 || (!machine_dir_given && st->st_uid != geteuid())) {
-		sim_log("%s/" MACHINE_FILE ": not a regular file with one name owned by uid %u", machine_path,
+		sim_log("%s/%s: not a regular file with one name owned by uid %u", machine_path, name,
 		        (unsigned)geteuid());
 		close(fd);
 		return -1;
@@ -188,7 +209,7 @@ int sim_machine_reopen(void)
 
 	if (directory < 0)
 		return -1;
-	int fd = open_file(directory, &st);
+	int fd = open_file(directory, MACHINE_FILE, O_RDWR, &st);
 	close(directory);
 	if (fd >= 0 && machine_inode && st.st_ino != machine_inode) {
 		sim_log("%s/" MACHINE_FILE ": was replaced while this process used it; start the program again",
@@ -197,6 +218,18 @@ int sim_machine_reopen(void)
 		return -1;
 	}
 	machine_inode = fd >= 0 ? st.st_ino : machine_inode;
+	return fd;
+}
+
+int sim_machine_open_beside(const char *name)
+{
+	struct stat st;
+	int directory = open_directory();
+
+	if (directory < 0)
+		return -1;
+	int fd = open_file(directory, name, O_RDONLY, &st);
+	close(directory);
 	return fd;
 }
 
@@ -235,7 +268,7 @@ static bool model_is_sane(const struct sim_device_model *m)
 static bool machine_is_sane(const struct sim_machine *m)
 {
 	if (m->ndev > SIM_DEVICES || !terminated(m->profile, sizeof m->profile) ||
-	    !terminated(m->driver, sizeof m->driver)) {
+	    !terminated(m->driver, sizeof m->driver) || !terminated(m->nodes.directory, sizeof m->nodes.directory)) {
 		sim_log("%s/" MACHINE_FILE ": impossible contents (%u devices, at most %d); remove it", machine_path,
 		        m->ndev, SIM_DEVICES);
 		return false;

@@ -5,10 +5,16 @@
  * death, so a client may be killed at any instruction). Own locks are futex words (client slot + 1, generation) that
  * may be taken over when the owner's OFD lock is free: never process-shared mutexes, condition variables, semaphores.
  *
- * Where: $PARTAGE_SIM_DIR, else $XDG_RUNTIME_DIR/partage-sim, else /tmp/partage-sim-<uid>; the file is `machine`.
- * Whoever comes first makes it from the profile named by $PARTAGE_SIM (default SIM_DEFAULT_PROFILE); `partage sim
- * create` writes it from any TOML file. Python reads the same structures through cffi, so: fixed-width fields, no
- * includes but stdint.h, no function-like macros outside the guard below.
+ * Where: $PARTAGE_SIM_DIR, else /run/partage-sim where root made a machine for all users, else
+ * $XDG_RUNTIME_DIR/partage-sim, else /tmp/partage-sim-<uid>; the file is `machine`, and beside it lies `pids`, in which
+ * clients tell the kernel who they are (machine_pids.c). Whoever comes first makes both from the profile named by
+ * $PARTAGE_SIM (default SIM_DEFAULT_PROFILE); `partage sim create` writes them from any TOML file. Python reads the same
+ * structures through cffi, so: fixed-width fields, no includes but stdint.h, no function-like macros outside the guard
+ * below.
+ *
+ * A machine may have *device nodes* (`partage sim tree`): files that stand for /dev/nvidiaN &c. A process then sees the
+ * devices whose nodes it can open, as with real ones: a container sees those that were mounted into it. A node is known
+ * by device number and inode, so that nobody can make one himself.
  */
 #ifndef PARTAGE_SIM_MACHINE_H
 #define PARTAGE_SIM_MACHINE_H
@@ -16,7 +22,7 @@
 #include <stdint.h>
 
 #define SIM_MACHINE_MAGIC  UINT64_C(0x314d495347545250) /* "PRTGSIM1" */
-#define SIM_MACHINE_LAYOUT 3
+#define SIM_MACHINE_LAYOUT 4
 #define SIM_DEVICES        16
 #define SIM_CLIENTS        1024
 #define SIM_COSTS          64
@@ -115,7 +121,9 @@ struct sim_device_model {
 
 /* A fault to inject: the n-th and following `count` calls of `call` return `code`. */
 struct sim_fault {
-	char call[64]; /* entry point, "drop:NAME" (symbol does not exist), "slow-context", "foreign-pids" */
+	/* entry point, "drop:NAME" (symbol does not exist), "slow-context", "foreign-pids", or "nvml" (every question
+	 * to NVML about `device`) */
+	char call[64];
 	int32_t device; /* -1 = any */
 	int32_t code; /* CUresult / nvmlReturn_t */
 	uint64_t after; /* calls let through first */
@@ -213,6 +221,26 @@ struct sim_mig_profile {
 	uint32_t start[8]; /* memory slices where it may begin */
 };
 
+/* A file that stands for a device node. */
+struct sim_node {
+	uint64_t device; /* st_dev; both 0: there is none */
+	uint64_t inode; /* st_ino */
+};
+
+/* The nodes of a machine, where it has any. A card has one node, a MIG instance those of its two capabilities. */
+#define SIM_NODE_CARD    0
+#define SIM_NODE_GPU     0 /* of an instance: the GPU instance's capability */
+#define SIM_NODE_COMPUTE 1 /* of an instance: the compute instance's */
+#define SIM_NODES_PATH   256
+struct sim_nodes {
+	uint32_t used; /* 1: devices are seen by their nodes; stored last */
+	uint32_t reserved;
+	char directory[SIM_NODES_PATH]; /* where they lie on the host; containers have them in /dev */
+	struct sim_node control; /* nvidiactl */
+	struct sim_node memory; /* nvidia-uvm */
+	struct sim_node device[SIM_DEVICES][2];
+};
+
 /* An XID as it happened. Written under SIM_LOCK_EVENT, `sequence` last; then event_count, event_word and the wake. */
 struct sim_event {
 	uint64_t sequence; /* 1, 2, 3 ...: entry (sequence - 1) % SIM_EVENTS */
@@ -247,6 +275,7 @@ struct sim_machine {
 	uint32_t event_word; /* futex: +1 with every event */
 	uint32_t reserved1;
 	struct sim_event event[SIM_EVENTS];
+	struct sim_nodes nodes;
 };
 
 #endif

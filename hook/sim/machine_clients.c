@@ -58,6 +58,8 @@ static int open_fd(void)
 	    (__atomic_load_n(&sim_machine->client[slot].generation, __ATOMIC_ACQUIRE) != own_identity >> 32 ||
 	     !sim_byte_lock(fd, SIM_LOCK_CLIENT + slot, false)))
 		__atomic_store_n(&own_slot, -1, __ATOMIC_RELEASE);
+	else if (fd >= 0 && slot >= 0)
+		sim_pid_announce(slot); /* the program closed that descriptor, too, unless it was very choosy */
 	__atomic_store_n(&own_fd, fd, __ATOMIC_RELEASE);
 	return fd;
 }
@@ -404,6 +406,7 @@ static void move_in(int slot)
 	memset(client->device, 0, sizeof client->device);
 	client->calls = 0;
 	describe_self(client);
+	sim_pid_announce(slot);
 	__atomic_store_n(&client->state, 1, __ATOMIC_RELEASE);
 }
 

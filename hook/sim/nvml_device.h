@@ -9,6 +9,7 @@
 
 #include <nvml.h>
 
+#include "entry.h"
 #include "sim.h"
 #include "sim_impl.h" /* generated: the prototype of every sim_nvmlX */
 

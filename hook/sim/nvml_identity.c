@@ -40,12 +40,22 @@ static bool is_lost(uint32_t index)
 	       __atomic_load_n(&sim_machine->device[index].lost, __ATOMIC_ACQUIRE);
 }
 
+/* What every question about a device is answered with while something is wrong with it: it fell off the bus, or a fault
+ * was armed for this call on this device. */
+static nvmlReturn_t trouble(uint32_t index)
+{
+	int code;
+	if (is_lost(index))
+		return NVML_ERROR_GPU_IS_LOST;
+	return sim_fault_on((int)index, &code) ? (nvmlReturn_t)code : NVML_SUCCESS;
+}
+
 nvmlReturn_t nvml_find_any(nvmlDevice_t device, uint32_t *index)
 {
 	if (device < handles || device >= handles + sim_machine->ndev)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	*index = (uint32_t)(device - handles);
-	return is_lost(*index) ? NVML_ERROR_GPU_IS_LOST : NVML_SUCCESS;
+	return trouble(*index);
 }
 
 nvmlReturn_t nvml_find_card(nvmlDevice_t device, uint32_t *index)
@@ -63,7 +73,7 @@ nvmlReturn_t nvml_find_instance(nvmlDevice_t device, uint32_t *index)
 bool nvml_nth_card(uint32_t n, uint32_t *index)
 {
 	for (uint32_t i = 0; i < sim_machine->ndev; i++) {
-		if (is_instance(i) || n-- > 0)
+		if (is_instance(i) || !sim_node_seen(i) || n-- > 0)
 			continue;
 		*index = i;
 		return true;
@@ -74,7 +84,7 @@ bool nvml_nth_card(uint32_t n, uint32_t *index)
 bool nvml_nth_instance(uint32_t parent, uint32_t n, uint32_t *index)
 {
 	for (uint32_t i = 0; i < sim_machine->ndev; i++) {
-		if (!is_instance(i) || (uint32_t)model_of(i)->parent != parent || n-- > 0)
+		if (!is_instance(i) || !sim_node_seen(i) || (uint32_t)model_of(i)->parent != parent || n-- > 0)
 			continue;
 		*index = i;
 		return true;
@@ -86,7 +96,7 @@ uint32_t nvml_card_count(void)
 {
 	uint32_t count = 0;
 	for (uint32_t i = 0; i < sim_machine->ndev; i++)
-		count += !is_instance(i);
+		count += !is_instance(i) && sim_node_seen(i);
 	return count;
 }
 
@@ -123,10 +133,10 @@ nvmlReturn_t sim_nvmlDeviceGetCount(unsigned int *count)
 
 static nvmlReturn_t give_handle(uint32_t index, nvmlDevice_t *device)
 {
-	if (is_lost(index))
-		return NVML_ERROR_GPU_IS_LOST;
-	*device = nvml_handle(index);
-	return NVML_SUCCESS;
+	nvmlReturn_t result = trouble(index);
+	if (result == NVML_SUCCESS)
+		*device = nvml_handle(index);
+	return result;
 }
 
 nvmlReturn_t sim_nvmlDeviceGetHandleByIndex_v2(unsigned int n, nvmlDevice_t *device)
@@ -147,7 +157,7 @@ nvmlReturn_t sim_nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *devic
 	if (!uuid || !device)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	for (uint32_t i = 0; i < sim_machine->ndev; i++)
-		if (strcasecmp(model_of(i)->uuid, uuid) == 0)
+		if (sim_node_seen(i) && strcasecmp(model_of(i)->uuid, uuid) == 0)
 			return give_handle(i, device);
 	return NVML_ERROR_NOT_FOUND;
 }
@@ -168,7 +178,7 @@ nvmlReturn_t sim_nvmlDeviceGetHandleByUUIDV(const nvmlUUID_t *uuid, nvmlDevice_t
 	for (uint32_t i = 0; i < sim_machine->ndev; i++) {
 		unsigned char bytes[16];
 		sim_uuid_bytes(model_of(i)->uuid, bytes);
-		if (memcmp(bytes, uuid->value.bytes, sizeof(bytes)) == 0)
+		if (sim_node_seen(i) && memcmp(bytes, uuid->value.bytes, sizeof(bytes)) == 0)
 			return give_handle(i, device);
 	}
 	return NVML_ERROR_NOT_FOUND;

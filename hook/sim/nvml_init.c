@@ -20,12 +20,18 @@ bool sim_nvml_initialized(void)
 	return __atomic_load_n(&init_count, __ATOMIC_ACQUIRE) > 0;
 }
 
-/* Opening the machine is idempotent, so the count needs no lock that a fork could copy in the held state. */
+/* The first to start it looks which cards the process can open; that holds until all have ended it.
+ *
+ * Opening the machine is idempotent, so the count needs no lock that a fork could copy in the held state. */
 nvmlReturn_t sim_nvmlInitWithFlags(unsigned int flags)
 {
 	if (flags & ~(unsigned)(NVML_INIT_FLAG_NO_GPUS | NVML_INIT_FLAG_NO_ATTACH | NVML_INIT_FLAG_FORCE_INIT))
 		return NVML_ERROR_INVALID_ARGUMENT;
 	if (sim_real_driver_refuses("NVML") || sim_machine_open() != 0)
+		return NVML_ERROR_DRIVER_NOT_LOADED;
+	if (!sim_nvml_initialized())
+		sim_nodes_look();
+	if (!sim_nodes_control())
 		return NVML_ERROR_DRIVER_NOT_LOADED;
 	__atomic_add_fetch(&init_count, 1, __ATOMIC_RELEASE);
 	return NVML_SUCCESS;

@@ -1,82 +1,16 @@
 /* nvml_processes.c: which processes run on a device, and how much each uses it.
  *
- * A pid is told as the caller's pid namespace knows it. A client of the same namespace recorded it so itself; for one
- * of another namespace (the agent on the host asks about a container) /proc is searched for the process with that
- * namespace, inner pid and start time. A process that the caller's namespace does not contain is left out, as today's
- * drivers do; older ones gave a pid that means nothing to the caller: the fault "foreign-pids" does the same.
+ * A pid is told as the caller's pid namespace knows it (machine_pids.c): the agent on the host sees the host's pids of
+ * what runs in containers, whatever user and namespaces it runs under. A process that the caller's namespace does not
+ * contain is left out, as today's drivers do; older ones gave a pid that means nothing to the caller: the fault
+ * "foreign-pids" does the same.
  */
-#include <dirent.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "nvml_device.h"
 
 /* ---- pids ---------------------------------------------------------------------------------------------------------
  */
-
-static uint64_t namespace_of(const char *pid)
-{
-	struct stat st;
-	char path[64];
-	snprintf(path, sizeof(path), "/proc/%.20s/ns/pid", pid);
-	return stat(path, &st) == 0 ? (uint64_t)st.st_ino : 0;
-}
-
-/* The last number of the NSpid line: the pid in the process's own namespace. */
-static int inner_pid(const char *pid)
-{
-	char path[64], line[256];
-	int inner = 0;
-	snprintf(path, sizeof(path), "/proc/%.20s/status", pid);
-	FILE *file = fopen(path, "re");
-	if (!file)
-		return 0;
-	while (!inner && fgets(line, sizeof(line), file)) {
-		if (strncmp(line, "NSpid:", 6) != 0)
-			continue;
-		char *last = strrchr(line, '\t');
-		inner = last ? (int)strtol(last, NULL, 10) : 0;
-	}
-	fclose(file);
-	return inner;
-}
-
-static uint64_t start_time(const char *pid)
-{
-	char path[64], text[1024];
-	snprintf(path, sizeof(path), "/proc/%.20s/stat", pid);
-	FILE *file = fopen(path, "re");
-	if (!file)
-		return 0;
-	size_t n = fread(text, 1, sizeof(text) - 1, file);
-	fclose(file);
-	text[n] = 0;
-	char *rest = strrchr(text, ')'); /* the name may contain anything */
-	for (int field = 2; rest && field < 22; field++)
-		rest = strchr(rest + 1, ' ');
-	return rest ? strtoull(rest, NULL, 10) : 0;
-}
-
-static int find_pid(const struct sim_client *client)
-{
-	const struct dirent *entry;
-	int found = 0;
-	DIR *proc = opendir("/proc");
-
-	while (proc && !found && (entry = readdir(proc))) {
-		const char *pid = entry->d_name;
-		if (pid[0] < '0' || pid[0] > '9' || namespace_of(pid) != client->pid_ns)
-			continue;
-		if (inner_pid(pid) == client->pid && start_time(pid) == client->start_time)
-			found = (int)strtol(pid, NULL, 10);
-	}
-	if (proc)
-		closedir(proc);
-	return found;
-}
 
 static bool foreign_pids_wanted(void)
 {
@@ -87,25 +21,11 @@ static bool foreign_pids_wanted(void)
 	return false;
 }
 
-/* Whether /proc speaks of our own pid namespace: it may have been mounted by another one. */
-static bool proc_is_ours(void)
-{
-	char self[32];
-	ssize_t n = readlink("/proc/self", self, sizeof(self) - 1);
-	if (n <= 0)
-		return false;
-	self[n] = 0;
-	return (pid_t)strtol(self, NULL, 10) == getpid();
-}
-
 /* The client's pid as the caller knows it; 0 where its namespace does not contain the process. */
-static int visible_pid(const struct sim_client *client)
+static int visible_pid(int slot)
 {
-	uint64_t own = namespace_of("self");
-	if (!own || !client->pid_ns || client->pid_ns == own)
-		return client->pid;
-	int found = proc_is_ours() ? find_pid(client) : 0;
-	return found || !foreign_pids_wanted() ? found : client->pid;
+	int found = sim_client_pid(slot);
+	return found > 0 || !foreign_pids_wanted() ? found : sim_machine->client[slot].pid;
 }
 
 /* ---- running processes --------------------------------------------------------------------------------------------
@@ -137,7 +57,7 @@ static unsigned list_processes(uint32_t card, struct process *list, unsigned roo
 		for (int slot = 0; slot < slots; slot++) {
 			const struct sim_client *client = &sim_machine->client[slot];
 			int pid;
-			if (!uses(&client->device[i]) || !sim_client_alive(slot) || !(pid = visible_pid(client)))
+			if (!uses(&client->device[i]) || !sim_client_alive(slot) || (pid = visible_pid(slot)) <= 0)
 				continue;
 			if (n < room)
 				list[n] = (struct process){(unsigned)pid, cut ? model->gpu_instance : NVML_NO_INSTANCE,
@@ -249,7 +169,7 @@ static unsigned list_samples(uint32_t card, nvmlProcessUtilizationInfo_v1_t *lis
 	for (int slot = 0; slot < slots; slot++) {
 		unsigned used = nvml_client_percent((uint32_t)slot, card);
 		int pid;
-		if (!used || !sim_client_alive(slot) || !(pid = visible_pid(&sim_machine->client[slot])))
+		if (!used || !sim_client_alive(slot) || (pid = visible_pid(slot)) <= 0)
 			continue;
 		if (n < room)
 			list[n] = (nvmlProcessUtilizationInfo_v1_t){

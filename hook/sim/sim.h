@@ -27,6 +27,13 @@ int sim_machine_fd(void); /* for OFD locks on the machine file, -1 if it cannot 
 int sim_client_slot(void); /* this process's client slot (after fork: a new one); -1: none is left */
 int sim_client_slot_held(void); /* the same where it has one already; -1: not yet */
 bool sim_client_alive(int slot); /* by the OFD lock; a dead client's memory is wiped as a side effect */
+/* The pid of a client as the caller's pid namespace counts it, 0: the client is in none that this one contains. */
+int sim_client_pid(int slot);
+/* machine_nodes.c: looks which device nodes this process can open; called when a library starts. */
+void sim_nodes_look(void);
+bool sim_nodes_control(void); /* as found then: nvidiactl; true where the machine has no nodes */
+bool sim_nodes_memory(void); /* nvidia-uvm */
+bool sim_node_seen(uint32_t device);
 void sim_lock(uint64_t *word); /* takeover-able, see machine.h; never held across sleeps or user code */
 void sim_unlock(uint64_t *word);
 uint64_t sim_now(void); /* CLOCK_MONOTONIC, ns */

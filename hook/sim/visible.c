@@ -1,4 +1,4 @@
-/* visible.c: from ordinals to the devices of the machine, by CUDA_VISIBLE_DEVICES.
+/* visible.c: from ordinals to the devices of the machine, by CUDA_VISIBLE_DEVICES, of those that the process can open.
  *
  * Called by cuInit (freeze) and by everything that takes a CUdevice. Rules of the real driver: a list of indices or of
  * UUIDs (a unique beginning is enough); the first entry that names nothing ends the list; a device named twice makes
@@ -49,11 +49,11 @@ static int list_runnable(int *list)
 	int n = 0;
 
 	for (uint32_t i = 0; i < sim_machine->ndev; i++) {
-		if (sim_machine->model[i].mig == SIM_MIG_NONE)
+		if (sim_machine->model[i].mig == SIM_MIG_NONE && sim_node_seen(i))
 			list[n++] = (int)i;
 	}
 	for (uint32_t i = 0; i < sim_machine->ndev && n == 0; i++) {
-		if (sim_machine->model[i].mig == SIM_MIG_INSTANCE)
+		if (sim_machine->model[i].mig == SIM_MIG_INSTANCE && sim_node_seen(i))
 			list[n++] = (int)i;
 	}
 	return n;
@@ -64,7 +64,7 @@ static int by_uuid(const char *text, size_t length)
 	int found = -1;
 
 	for (uint32_t i = 0; i < sim_machine->ndev; i++) {
-		if (sim_machine->model[i].mig == SIM_MIG_CARD ||
+		if (sim_machine->model[i].mig == SIM_MIG_CARD || !sim_node_seen(i) ||
 		    strncasecmp(sim_machine->model[i].uuid, text, length) != 0)
 			continue;
 		if (found >= 0)

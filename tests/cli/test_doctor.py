@@ -461,7 +461,7 @@ def test_a_simulated_driver_beside_a_real_one(examine, tmp_path):
     place.mkdir()
     script = (
         f"mount -t tmpfs none {place}; cp -a /dev/null /dev/zero /dev/urandom /dev/random {place}; mkdir {place}/shm;"
-        f"touch {place}/nvidiactl; mount --move {place} /dev"
+        f"cp -a /dev/null {place}/nvidiactl; mount --move {place} /dev"
     )
     assert "machine-beside-real" in examine(before=in_mounts(script), PARTAGE_SIM_FORCE="1")
     assert "machine-beside-real" not in examine()

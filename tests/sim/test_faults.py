@@ -102,7 +102,7 @@ def test_all_places_taken(machine: Machine) -> None:
         ("cuMemAlloc_v2", "NO_SUCH", {}, "CUDA_ERROR_UNKNOWN"),
         ("cuMemAlloc_v2", 2, {"device": 2}, "0 to 1"),
         ("cuMemAlloc_v2", 2, {"after": -1}, "0 or more"),
-        ("nvmlInit_v2", 2, {"device": 0}, "no current device"),
+        ("nvmlInit_v2", 2, {"device": 2}, "0 to 1"),
     ],
 )
 def test_what_has_no_meaning_is_refused(
@@ -176,6 +176,42 @@ def test_lost_device_and_its_return(machine: Machine, run_nvml: Callable[..., st
     assert run_nvml(body).split("\n") == ["0", "GPU is lost"]
     faults.restore_device(machine, 1)
     assert run_nvml(body).split("\n") == ["0", "1"]
+
+
+ASK_ALL = """
+    for i in range(nvmlDeviceGetCount()):
+        for question in (nvmlDeviceGetName, nvmlDeviceGetMinorNumber):
+            try:
+                question(nvmlDeviceGetHandleByIndex(i))
+                print(0, end=" ")
+            except NVMLError as error:
+                print(error.value, end=" ")
+    """
+
+
+def test_nvml_fails_for_one_card_and_recovers(machine: Machine, run_nvml: Callable[..., str]) -> None:
+    fault = faults.break_nvml(machine, 1, "UNKNOWN")
+    assert run_nvml(ASK_ALL).split() == ["0", "0", "999", "999"]
+    faults.clear(machine, fault.place)
+    assert run_nvml(ASK_ALL).split() == ["0", "0", "0", "0"]
+
+
+def test_nvml_recovers_by_itself_after_some_questions(machine: Machine, run_nvml: Callable[..., str]) -> None:
+    faults.break_nvml(machine, 0, "TIMEOUT", count=3)
+    body = """
+        device = nvmlDeviceGetHandleByIndex(1)
+        for _ in range(5):
+            try:
+                print(nvmlDeviceGetHandleByIndex(0) is None)
+            except NVMLError as error:
+                print(error.value)
+        """
+    assert run_nvml(body).split() == ["10", "10", "10", "False", "False"]
+
+
+def test_one_question_fails_for_one_card(machine: Machine, run_nvml: Callable[..., str]) -> None:
+    faults.arm(machine, "nvmlDeviceGetName", "NO_PERMISSION", device=1, count=0)
+    assert run_nvml(ASK_ALL).split() == ["0", "0", "4", "0"]
 
 
 def test_bad_xids(machine: Machine) -> None:

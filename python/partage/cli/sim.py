@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -11,8 +13,9 @@ from rich.console import Console
 from rich.table import Table
 
 from partage.cli import completed
-from partage.model import UsageError, format_memory
-from partage.sim import faults, machine, profiles, state
+from partage.model import NotFoundError, UsageError, format_memory, names
+from partage.run.libraries import find_sim
+from partage.sim import faults, machine, profiles, state, tree
 
 if TYPE_CHECKING:
     from partage.sim.profiles import Profile
@@ -70,9 +73,39 @@ def show(*, as_json: bool) -> None:
 @click.argument("profile", shell_complete=completed.profiles)
 @click.option("--replace", is_flag=True, help="Replace the machine there is, if no program uses it.")
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="Other UUIDs and serial numbers for the same profile.")
-def create(profile: str, *, replace: bool, seed: int | None) -> None:
+@click.option("--shared", is_flag=True, help="For all users and containers, in PARTAGE_SIM_DIR or /run/partage-sim.")
+def create(profile: str, *, replace: bool, seed: int | None, shared: bool) -> None:
     """Make the machine of this user from PROFILE: a name, or the path of a TOML file."""
-    click.echo(machine.create(_profile(profile), seed=seed, replace=replace))
+    click.echo(machine.create(_profile(profile), seed=seed, replace=replace, shared=shared))
+
+
+@sim.command("tree", short_help="Make device nodes and a driver root for containers.")
+@click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
+@click.option(
+    "--libraries", type=click.Path(path_type=Path, file_okay=False), help="Where the simulated libraries are."
+)
+def make_tree(directory: Path, libraries: Path | None) -> None:
+    """Write what stands for /dev, /proc/driver, /sys and the driver's libraries below DIRECTORY.
+
+    From then on programs see the devices whose nodes they can open: all here, in a container those it was given.
+    """
+    place = libraries or find_sim()
+    if place is None:
+        raise NotFoundError("simulated driver", "not built", "its libraries are copied", "run `make build`")
+    click.echo(tree.write_tree(directory, place))
+
+
+@sim.command(short_help="Show what a container needs to use devices.")
+@click.argument("uuids", metavar="UUID...", nargs=-1, required=True)
+def edits(uuids: tuple[str, ...]) -> None:
+    """Print a CDI spec with one device that gives a container the devices of these UUIDs."""
+    found = tree.container_edits(*uuids)
+    spec = {
+        "cdiVersion": "0.5.0",
+        "kind": names.CDI_KIND,
+        "devices": [{"name": "simulated", "containerEdits": found.cdi()}],
+    }
+    click.echo(json.dumps(spec, indent=2, sort_keys=True))
 
 
 @sim.group(short_help="Let calls fail and devices die.")
@@ -131,6 +164,20 @@ def restore(device: int) -> None:
     with machine.Machine() as there:
         faults.restore_device(there, device)
     click.echo(f"device {device} is back")
+
+
+@fault.command(short_help="Let NVML fail for one device.")
+@click.argument("device", type=int)
+@click.argument("code", default="NVML_ERROR_UNKNOWN")
+@click.option("--after", type=click.IntRange(0, 2**63 - 1), default=0, help="Questions that are answered first.")
+@click.option(
+    "--count", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Questions that fail; 0: all."
+)
+def nvml(device: int, code: str, *, after: int, count: int) -> None:
+    """Let every question to NVML about DEVICE fail with CODE; `clear` ends it."""
+    with machine.Machine() as there:
+        found = faults.break_nvml(there, device, code, after=after, count=count)
+    click.echo(f"fault {found.place}: NVML answers {found.code} about device {device}")
 
 
 @fault.command("slow-context")

@@ -16,7 +16,7 @@ from partage.model import DeviceError, LaunchError, names
 
 _PACKAGE: Final = Path(__file__).resolve().parents[1]
 _CHECKOUT: Final = _PACKAGE.parents[1]
-_REAL_DRIVER_MARKS: Final = (names.REAL_DRIVER_MARK, "/dev/nvidiactl")
+_REAL_DRIVER_NODE: Final = Path("/dev/nvidiactl")
 
 
 def find_library() -> Path:
@@ -68,7 +68,7 @@ def find_sim() -> Path | None:
 
 def real_driver() -> bool:
     """Whether NVIDIA's own driver runs on this machine."""
-    return any(Path(mark).exists() for mark in _REAL_DRIVER_MARKS)
+    return Path(names.REAL_DRIVER_MARK).exists() or _REAL_DRIVER_NODE.is_char_device()  # a simulated one is a file
 
 
 def driver_directory(*, simulate: bool) -> Path | None:

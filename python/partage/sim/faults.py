@@ -23,12 +23,13 @@ _CALL: Final = re.compile(r"^(cu|nvml)[A-Z]\w{1,60}$")
 DROP: Final = "drop:"
 SLOW_CONTEXT: Final = "slow-context"
 FOREIGN_PIDS: Final = "foreign-pids"
+NVML_OF_DEVICE: Final = "nvml"
 XID_LOST: Final = 79  # "GPU has fallen off the bus"
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One armed fault. `call`: entry point, `drop:NAME`, `slow-context` or `foreign-pids`; `device` None: any.
+    """One armed fault. `call`: entry point, `drop:NAME`, `slow-context`, `foreign-pids` or `nvml`; `device` None: any.
 
     The call succeeds `after` times, then fails `count` times (0: for ever) with `code`; `seen` calls came so far.
     """
@@ -75,13 +76,11 @@ def arm(  # noqa: PLR0913 -- all keyword-only but the first three
 ) -> Fault:
     """Let `call` fail with `code` (number or name) `count` times (0: for ever) once `after` calls went through.
 
-    `device` limits it to calls whose current device has that index (CUDA only: NVML has no current device).
+    `device` limits it to calls whose current device has that index, and in NVML to calls about that device; a call of
+    NVML that is about none is then never struck.
     """
     if not _CALL.match(call):
         raise UsageError(f"call '{call}'", "no entry point", "a name of cuda.h or nvml.h", "for example cuMemAlloc_v2")
-    if device is not None and call.startswith("nvml"):
-        step = "leave the device out"
-        raise UsageError(f"fault {call}", f"device {device}", "NVML calls have no current device", step)
     return _arm(machine, Fault(0, call, parse_code(call, code), device, after, count, 0))
 
 
@@ -95,6 +94,14 @@ def drop_symbol(machine: Machine, symbol: str) -> Fault:
 def foreign_pids(machine: Machine) -> Fault:
     """Let NVML give pids that mean nothing in the caller's pid namespace, as older drivers do in containers."""
     return _arm(machine, Fault(0, FOREIGN_PIDS, 0, None, 0, 0, 0))
+
+
+def break_nvml(machine: Machine, device: int, code: int | str, *, after: int = 0, count: int = 0) -> Fault:
+    """Let every question to NVML about a device fail with `code`, `count` times (0: until cleared).
+
+    The device stays listed and programs on it run on, as where the driver's management side is stuck.
+    """
+    return _arm(machine, Fault(0, NVML_OF_DEVICE, parse_code("nvml", code), device, after, count, 0))
 
 
 def slow_context(machine: Machine, device: int, milliseconds: int) -> Fault:
@@ -142,8 +149,8 @@ def clear(machine: Machine, place: int | None = None) -> int:
 # ---- what happens to devices -----------------------------------------------------------------------------------------
 
 
-def raise_xid(machine: Machine, device: int, xid: int) -> None:
-    """Let an XID happen on a device now: event sets that watch it wake up."""
+def _happen(machine: Machine, device: int, xid: int, *, lost: bool) -> None:
+    """Write the event and, between it and the waking of those who sleep, the loss: they find both."""
     machine.check_device(device)
     if not 0 < xid < 2**31:
         raise UsageError(f"XID {xid}", "no such number", "a positive number", "for example 79")
@@ -156,14 +163,20 @@ def raise_xid(machine: Machine, device: int, xid: int) -> None:
         machine.write("uint64_t", sequence, "event", at, "sequence")
         machine.write("uint32_t", xid, "device", device, "xid")
         machine.write("uint64_t", sequence, "event_count")
+        if lost:
+            machine.write("uint32_t", 1, "device", device, "lost")
         machine.write("uint32_t", (machine.read("uint32_t", "event_word") + 1) % 2**32, "event_word")
     machine.wake("event_word")
 
 
+def raise_xid(machine: Machine, device: int, xid: int) -> None:
+    """Let an XID happen on a device now: event sets that watch it wake up."""
+    _happen(machine, device, xid, lost=False)
+
+
 def lose_device(machine: Machine, device: int) -> None:
     """Let a device fall off the bus: XID 79, then every call on it says so."""
-    raise_xid(machine, device, XID_LOST)
-    machine.write("uint32_t", 1, "device", device, "lost")
+    _happen(machine, device, XID_LOST, lost=True)
 
 
 def restore_device(machine: Machine, device: int) -> None:

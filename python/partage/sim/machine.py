@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import stat
 import struct
 import tempfile
 from pathlib import Path
@@ -32,11 +33,22 @@ _MADE_FIRST: Final = "a machine is made before it is used"
 _MAKE: Final = "run `partage sim create PROFILE`, or any program on the simulated driver"
 
 
+def _is_system_machine(place: Path) -> bool:
+    """Whether root made a machine for all users there; nobody else could have put it there."""
+    try:
+        mode = place.stat().st_mode
+    except OSError:
+        return False
+    return stat.S_ISDIR(mode) and not mode & 0o022 and (place / names.MACHINE_FILE).exists()
+
+
 def machine_path() -> Path:
     """Return where the machine's file is or would be; the same rule as the simulated driver's own."""
     given, runtime = os.environ.get(names.ENV_SIM_DIR), os.environ.get("XDG_RUNTIME_DIR", "")
     if given:
         return Path(given, names.MACHINE_FILE)
+    if _is_system_machine(Path(names.SIM_SYSTEM_DIRECTORY)):
+        return Path(names.SIM_SYSTEM_DIRECTORY, names.MACHINE_FILE)
     if runtime.startswith("/"):
         return Path(runtime, names.SIM_DIRECTORY, names.MACHINE_FILE)
     return Path(f"/tmp/{names.SIM_DIRECTORY}-{os.geteuid()}", names.MACHINE_FILE)  # noqa: S108 -- the driver checks it
@@ -110,25 +122,51 @@ def _refuse_if_used(fd: int, path: Path, *, replace: bool) -> bool:
     return True
 
 
-def create(profile: Profile, path: Path | None = None, *, seed: int | None = None, replace: bool = False) -> Path:
+def _make_directory(place: Path, *, shared: bool) -> None:
+    """Make the machine's directory and the file beside the machine that clients only read."""
+    place.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fd = os.open(place / names.PIDS_FILE, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        if shared:
+            os.fchmod(fd, 0o644)
+            place.chmod(0o755)
+    finally:
+        os.close(fd)
+
+
+def create(
+    profile: Profile,
+    path: Path | None = None,
+    *,
+    seed: int | None = None,
+    replace: bool = False,
+    shared: bool = False,
+) -> Path:
     """Make the machine file (default: where the driver looks) from a profile; returns its path.
 
-    `seed` gives the devices UUIDs of their own (two nodes of one profile). Raises UsageError where a machine exists and
-    `replace` is not set, or where programs use it.
+    `seed` gives the devices UUIDs of their own (two nodes of one profile). `shared`: a machine for all users, as a real
+    card is, also from containers into which its directory is mounted; by default in `names.SIM_SYSTEM_DIRECTORY`. Its
+    clients write its state, so whoever can open it can also break it: for tests. Raises UsageError where a machine
+    exists and `replace` is not set, or where programs use it.
     """
+    if path is None and shared and not os.environ.get(names.ENV_SIM_DIR):
+        path = Path(names.SIM_SYSTEM_DIRECTORY, names.MACHINE_FILE)
     path = path or machine_path()
     machine = render(profile, seed)
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _make_directory(path.parent, shared=shared)
+    mode = 0o666 if shared else 0o600
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         with locked(fd, lib.SIM_LOCK_SETUP):
             if not _refuse_if_used(fd, path, replace=replace):
                 _write_sparse(fd, machine)
+                os.fchmod(fd, mode)
                 return path
             # A new file under the old name: whoever still maps the old one keeps it whole.
             new, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
             try:
                 _write_sparse(new, machine)
+                os.fchmod(new, mode)
                 Path(name).replace(path)
             finally:
                 os.close(new)
