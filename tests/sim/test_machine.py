@@ -67,7 +67,7 @@ def test_a_machine_is_not_replaced_by_mistake_nor_under_its_users(machine_file: 
     create(profiles.find("zero2"), replace=True)
     with Machine() as machine:
         assert machine.ndev == 2
-    assert [path.name for path in machine_file.parent.iterdir()] == ["machine"], "nothing is left behind"
+    assert sorted(path.name for path in machine_file.parent.iterdir()) == ["machine", "pids"], "nothing is left behind"
 
 
 def test_replacing_leaves_the_old_file_whole(machine_file: Path) -> None:

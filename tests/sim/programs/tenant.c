@@ -50,8 +50,8 @@ static void *load(const char *name)
 
 static void become(unsigned uid)
 {
-	if (setgroups(0, NULL) || setresgid(uid, uid, uid) || setresuid(uid, uid, uid))
-		fail("setresuid", errno);
+	if (uid && (setgroups(0, NULL) || setresgid(uid, uid, uid) || setresuid(uid, uid, uid)))
+		fail("setresuid", errno); /* 0: the root of its own user namespace, which has no other users */
 	prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
 	if (uid && setresuid(0, 0, 0) == 0)
 		fail("is still root", 0);
