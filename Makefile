@@ -42,16 +42,16 @@ $(VENV)/.demo: $(VENV)/.base
 	$(call install,demo)
 
 $(VENV)/.test: $(VENV)/.base
-	$(call install,test)
+	$(call install,agent test)
 
 $(VENV)/.clients: $(VENV)/.base
-	$(call install,demo test clients)
+	$(call install,demo agent test clients)
 
 $(VENV)/.bench: $(VENV)/.base
-	$(call install,test bench)
+	$(call install,agent test bench)
 
 $(VENV)/.lint: $(VENV)/.base
-	$(call install,lint test)
+	$(call install,agent lint test)
 
 # ---- build ------------------------------------------------------------------------------------------------------------------
 # $(call compile,TARGET...): all targets where none is named

@@ -4,6 +4,7 @@ from partage.model.device import SHORT_UUID, Device, pick
 from partage.model.errors import (
     DeviceError,
     GrantError,
+    KubeError,
     LaunchError,
     LedgerError,
     NodeDevicesError,
@@ -35,6 +36,7 @@ __all__ = [
     "Grant",
     "GrantError",
     "GrantShare",
+    "KubeError",
     "LaunchError",
     "LedgerError",
     "Mode",

@@ -9,7 +9,8 @@
     ├── LaunchError         a program cannot be started with a share, or was started without the library
     ├── NotFoundError       no hand-over, profile or fault of that name
     ├── GrantError          a pod's grant is missing, malformed, contradictory, or another pod's
-    └── NodeDevicesError    a node's device annotation cannot be read
+    ├── NodeDevicesError    a node's device annotation cannot be read
+    └── KubeError           the API server refuses a request, or does not answer
 
 Each message has four parts: the object, the value found, the limit it met, the next step. `str(error)` is one line
 with all four, which is what the command line prints.
@@ -69,3 +70,17 @@ class GrantError(PartageError):
 
 class NodeDevicesError(PartageError):
     """A node's device annotation cannot be used; the node counts as without cards."""
+
+
+class KubeError(PartageError):
+    """The API server refuses a request, or does not answer.
+
+    `status` is HTTP's, 0 where no whole answer came; `reason` the API's own word for it, such as `AlreadyExists`.
+    """
+
+    def __init__(  # noqa: PLR0913 -- four parts of every message and the two that programs ask for
+        self, subject: str, value: object, limit: str, step: str, *, status: int = 0, reason: str = ""
+    ) -> None:
+        self.status = status
+        self.reason = reason
+        super().__init__(subject, value, limit, step)

@@ -1,0 +1,107 @@
+"""Where the API server is and who we are: a kubeconfig, or the pod's own service account.
+
+A service account's token is short-lived and kubelet renews its file, so the file is read again once a minute and at
+every 401. What can go wrong: no configuration at all, or one that cannot be read; KubeError says which file.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import httpx2
+import msgspec
+import yaml
+from lightkube.config.kubeconfig import SERVICE_ACCOUNT, KubeConfig, SingleConfig
+from lightkube.config.models import User
+from lightkube.core.exceptions import ConfigError
+
+from partage.kube.clock import Clock, SystemClock
+from partage.model import KubeError
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from lightkube.config.client_adapter import ConnectionParams
+
+TOKEN_LIVES_S: Final = 60.0
+CONNECT_S: Final = 5.0
+ANSWER_S: Final = 10.0  # between two pieces of an answer
+POOL_S: Final = 10.0
+
+
+def load_config(
+    kubeconfig: str | Path | None = None, context: str | None = None, account: str | Path = SERVICE_ACCOUNT
+) -> SingleConfig:
+    """Return the configuration: of `kubeconfig` where given, else the pod's, else of $KUBECONFIG or ~/.kube/config.
+
+    Raises KubeError.
+    """
+    inside = kubeconfig is None and "KUBERNETES_SERVICE_HOST" in os.environ and (Path(account) / "token").exists()
+    source = Path(account if inside else kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config")
+    try:
+        found = KubeConfig.from_service_account(source) if inside else KubeConfig.from_file(source)
+        single = found.get(context)
+    except (
+        ConfigError,
+        OSError,
+        AttributeError,
+        KeyError,
+        TypeError,
+        msgspec.ValidationError,
+        yaml.YAMLError,
+    ) as error:
+        limit = "a kubeconfig, or a service account's directory"
+        raise KubeError(str(source), repr(error), limit, "name the right file with --kubeconfig") from error
+    if single is None:
+        raise KubeError(str(source), "no current context", "one context must be current", "add `current-context`")
+    return single if single.user else single._replace(user=User())
+
+
+class TokenFile(httpx2.Auth):
+    """Sends the bearer token of a file, read again once a minute and where the server no longer takes it."""
+
+    def __init__(self, path: str, clock: Clock) -> None:
+        self._path = Path(path)
+        self._clock = clock
+        self._read_at = float("-inf")
+        self._token = ""
+
+    def auth_flow(self, request: httpx2.Request) -> Generator[httpx2.Request, httpx2.Response, None]:
+        """Sign a request; once more with the file's token of now where that one was refused."""
+        if self._clock.now() - self._read_at >= TOKEN_LIVES_S:
+            self._read()
+        sent = self._sign(request)
+        response = yield request
+        if response.status_code == httpx2.codes.UNAUTHORIZED:
+            self._read()
+            if self._sign(request) != sent:
+                yield request
+
+    def _sign(self, request: httpx2.Request) -> str:
+        request.headers["Authorization"] = f"Bearer {self._token}"
+        return self._token
+
+    def _read(self) -> None:
+        """Take the file's token; the one at hand stays where the file cannot be read, for kubelet may be at it."""
+        try:
+            self._token = self._path.read_text().strip()
+            self._read_at = self._clock.now()
+        except OSError as error:
+            if not self._token:
+                step = "mount a service account's token there"
+                raise KubeError(str(self._path), error.strerror, "a token that can be read", step) from error
+
+
+def http_client(config: SingleConfig, conn_parameters: ConnectionParams) -> httpx2.AsyncClient:
+    """Return the HTTP client for a configuration."""
+    settings = conn_parameters.httpx_params(config)
+    if config.user is not None and config.user.token_file is not None:
+        settings["auth"] = TokenFile(str(config.abs_file(config.user.token_file)), SystemClock())
+    return httpx2.AsyncClient(**settings)
+
+
+def time_limits(quiet_s: float = ANSWER_S) -> httpx2.Timeout:
+    """Return a request's: to connect, to get a connection, and `quiet_s` between two pieces of the answer."""
+    return httpx2.Timeout(connect=CONNECT_S, read=quiet_s, write=ANSWER_S, pool=POOL_S)

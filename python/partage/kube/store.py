@@ -1,0 +1,137 @@
+"""The objects that an informer knows, by UID and by name, and what a list or an event changes in them.
+
+Pure bookkeeping without time or network. A name is used again and a UID never, so the UID is the key; of two objects
+with one name the later one ends the earlier. An event that is no newer than what is known says nothing (streams are
+joined again with overlaps), nor does one about an object that is known to be gone.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Generic, Literal, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from lightkube.models.meta_v1 import ObjectMeta
+
+GONE_MAX: Final = 4096  # of the last ones that went, to know a late event by
+
+ChangeKind = Literal["added", "modified", "deleted", "resync"]
+
+
+class HasMeta(Protocol):
+    """Any object of the API."""
+
+    metadata: ObjectMeta | None
+
+
+T = TypeVar("T", bound=HasMeta)
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What an object is known by; `namespace` is empty where it has none."""
+
+    uid: str
+    namespace: str
+    name: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Change(Generic[T]):
+    """What became of an object; `old` is None for one that is new, `object` of a deleted one is how it was last."""
+
+    kind: ChangeKind
+    key: Key
+    object: T
+    old: T | None = None
+
+
+def key_of(item: HasMeta) -> Key:
+    """Return what an object is known by."""
+    meta = item.metadata
+    if meta is None:
+        return Key("", "", "", "")
+    return Key(meta.uid or "", meta.namespace or "", meta.name or "", meta.resourceVersion or "")
+
+
+class Store(Generic[T]):
+    """The objects as last heard of."""
+
+    def __init__(self) -> None:
+        self._items: dict[str, T] = {}
+        self._names: dict[tuple[str, str], str] = {}
+        self._gone: OrderedDict[str, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(tuple(self._items.values()))
+
+    def get(self, uid: str) -> T | None:
+        """Return the object with this UID, or None."""
+        return self._items.get(uid)
+
+    def named(self, namespace: str, name: str) -> T | None:
+        """Return the object that has this name now, or None."""
+        return self._items.get(self._names.get((namespace, name), ""))
+
+    def is_gone(self, uid: str) -> bool:
+        """Whether this object was here and was deleted (of the last few thousand)."""
+        return uid in self._gone
+
+    def replace(self, items: Iterable[T]) -> list[Change[T]]:
+        """Take a whole list; return what is other than before."""
+        there = {key_of(item).uid: item for item in items}
+        changes = [self._remove(uid) for uid in [uid for uid in self._items if uid not in there]]
+        for item in there.values():
+            changes += self.put(item)
+        return changes
+
+    def put(self, item: T) -> list[Change[T]]:
+        """Take an object that was added or modified; return nothing where that is no news."""
+        key, changes = key_of(item), list[Change[T]]()
+        old = self._items.get(key.uid)
+        if key.uid in self._gone or (old is not None and not _is_newer(key.version, key_of(old).version)):
+            return changes
+        before = self._names.get((key.namespace, key.name))
+        if before is not None and before != key.uid:
+            changes.append(self._remove(before))
+        self._items[key.uid] = item
+        self._names[key.namespace, key.name] = key.uid
+        changes.append(Change("added" if old is None else "modified", key, item, old))
+        return changes
+
+    def remove(self, item: T) -> list[Change[T]]:
+        """Take an object that was deleted; return nothing where it was not known, or is newer than that."""
+        uid = key_of(item).uid
+        if uid not in self._items:
+            self._bury(uid)
+            return []
+        self._items[uid] = item
+        return [self._remove(uid)]
+
+    def _remove(self, uid: str) -> Change[T]:
+        item = self._items.pop(uid)
+        key = key_of(item)
+        if self._names.get((key.namespace, key.name)) == uid:
+            del self._names[key.namespace, key.name]
+        self._bury(uid)
+        return Change("deleted", key, item, item)
+
+    def _bury(self, uid: str) -> None:
+        self._gone[uid] = None
+        self._gone.move_to_end(uid)
+        while len(self._gone) > GONE_MAX:
+            self._gone.popitem(last=False)
+
+
+def _is_newer(version: str, than: str) -> bool:
+    """Versions of one object are whole numbers that grow; where they are not, only the same one is no news."""
+    if version.isdecimal() and than.isdecimal():
+        return int(version) > int(than)
+    return version != than
