@@ -1,5 +1,5 @@
 # One entry for everything. `make demo` and `make test` start from nothing on Debian/Ubuntu with Python >= 3.11 and a C
-# compiler; whatever else is needed is installed into .venv, and no step needs root.
+# compiler; whatever else is needed is installed into .venv. Only the cluster layer needs root, and is skipped without.
 SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
@@ -10,14 +10,15 @@ CMAKE := $(BIN)/cmake -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -DPyt
 	-DPARTAGE_HEADERS=$(CURDIR)/build/headers
 SOAK ?= full
 
-.PHONY: help build demo test test-c test-python clients test-clients test-gpu test-wheel sanitizers compilers soak bench bench-smoke docs \
+.PHONY: help build demo test test-c test-python clients test-clients cluster-setup test-cluster cluster cluster-down test-gpu test-wheel sanitizers compilers soak bench bench-smoke docs \
 	picture lint format clean
 
 help:
 	@echo "make demo           two programs share a simulated 80 GB card; needs no GPU"
 	@echo "make test           every layer of tests that this machine can run; says what was skipped and why"
-	@echo "  test-c, test-python, test-clients, test-gpu: one layer; test-wheel: an installed wheel works without the checkout"
+	@echo "  test-c, test-python, test-clients, test-cluster, test-gpu: one layer; test-wheel: an installed wheel works without the checkout"
 	@echo "make build          .venv/bin/partage, build/lib/libvgpu.so, build/sim/{libcuda,libnvidia-ml}.so.1"
+	@echo "make cluster        a real Kubernetes with one node, left running; make cluster-down ends it"
 	@echo "make soak           kills, mutated files, crowds of processes (SOAK=ci: the small counts)"
 	@echo "make bench          what a call costs, what shares are kept: hours, goes on where it was stopped (bench-smoke: minutes)"
 	@echo "make sanitizers     C tests under ASan+UBSan, then TSan; compilers: gcc and clang, warnings are errors"
@@ -47,6 +48,9 @@ $(VENV)/.test: $(VENV)/.base
 $(VENV)/.clients: $(VENV)/.base
 	$(call install,demo agent test clients)
 
+$(VENV)/.cluster: $(VENV)/.base
+	$(call install,demo test cluster)
+
 $(VENV)/.bench: $(VENV)/.base
 	$(call install,agent test bench)
 
@@ -71,8 +75,8 @@ demo: $(VENV)/.demo
 	$(BIN)/partage demo
 
 # ---- tests --------------------------------------------------------------------------------------------------------------------
-test: build clients
-	@$(BIN)/python tools/layers.py $(BUILD) c python clients gpu
+test: build clients cluster-setup
+	@$(BIN)/python tools/layers.py $(BUILD) c python clients cluster gpu
 
 test-c: build
 	@$(BIN)/python tools/layers.py $(BUILD) c
@@ -89,6 +93,19 @@ clients: build $(VENV)/.clients
 
 test-clients: clients
 	@$(BIN)/python tools/layers.py $(BUILD) clients
+
+# Kubernetes, etcd and containerd, built once from their published modules; says what it could not have
+cluster-setup: $(VENV)/.cluster
+	@$(BIN)/python -m tests.cluster prepare
+
+test-cluster: build cluster-setup
+	@$(BIN)/python tools/layers.py $(BUILD) cluster
+
+cluster: build cluster-setup
+	@$(BIN)/python -m tests.cluster up
+
+cluster-down:
+	@$(BIN)/python -m tests.cluster down
 
 test-wheel: build $(VENV)/.test
 	tests/wheel/run $(CURDIR)/$(BIN)/python

@@ -1,0 +1,127 @@
+"""A cluster's directory, the lock that says who lives in it, and the one lock that every kubelet of this machine takes.
+
+Called by whoever starts a cluster. The keeper process holds both locks with its owner and outlives it, so a lock is
+free only after everything was undone. What can go wrong: the kubelet lock is held by another session; it waits and says
+by whom, up to PARTAGE_KUBELET_WAIT seconds (default 3600).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Final
+
+from tests.cluster.cleanup import RECORD, clean_up
+
+TOP: Final = Path(__file__).resolve().parents[2]
+KUBELET_LOCK: Final = Path("/run/lock/partage-test-kubelet")
+
+
+class BusyError(Exception):
+    """Another session has the machine's one kubelet and did not give it up in time."""
+
+
+def clusters() -> Path:
+    """Return the directory of all clusters of this user; short, since socket paths below it may have 107 bytes."""
+    place = Path(tempfile.gettempdir()) / f"partage-clusters-{os.getuid()}"
+    place.mkdir(mode=0o755, exist_ok=True)
+    return place
+
+
+def sweep(*, nodes: bool) -> list[str]:
+    """Undo every cluster whose owner and keeper are both gone; return what could not be undone.
+
+    Those that had a node only with `nodes`, which the holder of the kubelet lock sets: undoing them touches kubelet's
+    fixed directory.
+    """
+    left = []
+    for directory in clusters().iterdir():
+        if not directory.is_dir() or directory.name.startswith(".") or ((directory / RECORD).exists() and not nodes):
+            continue  # still being made, or not for us
+        with (directory / "owner.lock").open("a") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue  # somebody lives there
+            left += clean_up(directory)
+    return left
+
+
+@dataclass
+class State:
+    """The directory of one cluster, and its keeper; `close` undoes everything."""
+
+    directory: Path
+    locks: list[IO[str]] = field(default_factory=list)
+    keeper: subprocess.Popen[bytes] | None = None
+
+    @staticmethod
+    def make(*, node: bool) -> State:
+        """Make a directory and start its keeper; with `node`, take the machine's kubelet lock first."""
+        locks = [take_kubelet_lock()] if node else []
+        sweep(nodes=node)
+        making = Path(tempfile.mkdtemp(prefix=".", dir=clusters()))
+        making.chmod(0o755)
+        lock = (making / "owner.lock").open("a")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        directory = clusters() / secrets.token_hex(4)
+        for name in ("logs", "run", "pki"):
+            (making / name).mkdir()
+        making.rename(directory)
+        state = State(directory, [*locks, lock])
+        state._keep()
+        return state
+
+    def _keep(self) -> None:
+        descriptors = [lock.fileno() for lock in self.locks]
+        self.keeper = subprocess.Popen(
+            [sys.executable, "-m", "tests.cluster.keeper", str(self.directory)],
+            cwd=TOP,
+            stdin=subprocess.PIPE,
+            pass_fds=descriptors,
+            start_new_session=True,
+        )
+
+    def close(self) -> None:
+        """Let the keeper undo everything, and wait for it; OSError names what is left where it could not."""
+        for lock in self.locks:
+            lock.close()
+        if self.keeper is None:
+            return
+        assert self.keeper.stdin is not None
+        self.keeper.stdin.close()
+        if self.keeper.wait(timeout=120):
+            raise OSError(f"{self.directory}: not everything could be undone; see above")
+
+
+def take_kubelet_lock() -> IO[str]:
+    """Take the lock that lets one kubelet run on this machine; BusyError with who has it after the waiting time."""
+    seconds = float(os.environ.get("PARTAGE_KUBELET_WAIT", "3600"))
+    KUBELET_LOCK.parent.mkdir(parents=True, exist_ok=True)
+    file = KUBELET_LOCK.open("a+")
+    deadline, told = time.monotonic() + seconds, False
+    while True:
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        file.seek(0)
+        holder = file.read().strip() or "an unknown session"
+        if time.monotonic() > deadline:
+            raise BusyError(f"{KUBELET_LOCK}: the machine's kubelet is taken by {holder}; waited {seconds:g} s")
+        if not told:
+            print(f"cluster: waiting for the machine's one kubelet, taken by {holder}", file=sys.stderr, flush=True)
+            told = True
+        time.sleep(0.2)
+    file.seek(0)
+    file.truncate()
+    file.write(f"process {os.getpid()} in {TOP}: {' '.join(sys.argv)[:200]}\n")
+    file.flush()
+    return file
