@@ -73,17 +73,16 @@ class HostRecord:
     network: str
     sysctls: dict[str, str] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
-    removable: list[str] = field(default_factory=list)
 
     @staticmethod
-    def take(directory: Path, removable: list[str]) -> HostRecord:
-        """Note the machine's state before a node starts in `directory`; `removable` directories go at the end."""
+    def take(directory: Path) -> HostRecord:
+        """Note the machine's state before a node starts in `directory`."""
         name = directory.name
         sysctls = {
             key: Path("/proc/sys", key).read_text().strip() for key in SYSCTLS if Path("/proc/sys", key).exists()
         }
         missing = [str(path) for path in FIXED if not path.exists()]
-        record = HostRecord(f"pt{name[-8:]}", f"partage-{name}", f"partage-{name}", sysctls, missing, removable)
+        record = HostRecord(f"pt{name[-8:]}", f"partage-{name}", f"partage-{name}", sysctls, missing)
         (directory / RECORD).write_text(json.dumps(asdict(record)))
         return record
 
@@ -231,8 +230,6 @@ def remove_files(directory: Path, record: HostRecord) -> None:
         for entry in DEVICE_PLUGINS.iterdir():
             if entry.is_socket() or entry.name == "kubelet_internal_checkpoint":
                 entry.unlink(missing_ok=True)
-    for place in record.removable:
-        shutil.rmtree(place, ignore_errors=True)
     for place in record.missing:  # made by the node's programs; only where nothing is left in it
         if place.startswith("/var/lib/kubelet/"):
             shutil.rmtree(place, ignore_errors=True)

@@ -33,13 +33,14 @@ def compile_c(source: Path, program: Path, *flags: str) -> Path:
     return program
 
 
-def libraries(program: Path) -> list[Path]:
-    """Return the shared libraries, loader included, that a program or library is loaded with; none for a static one."""
-    told = subprocess.run(["ldd", program], capture_output=True, text=True, check=False)
+def libraries(*programs: Path) -> set[Path]:
+    """Return the shared libraries, loader included, that programs or libraries load; none for a static one."""
+    told = subprocess.run(["ldd", *programs], capture_output=True, text=True, check=False)
     missing = re.findall(r"(\S+) => not found", told.stdout)
     if missing:
-        raise FileNotFoundError(f"{program} needs {', '.join(missing)}, which is not on this machine")
-    return [Path(path) for path in re.findall(r"(/\S+) \(0x", told.stdout)]
+        names = ", ".join(program.name for program in programs)
+        raise FileNotFoundError(f"{', '.join(missing)} not on this machine, needed by one of {names}")
+    return {Path(path) for path in re.findall(r"(/\S+) \(0x", told.stdout)}
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ class Tree:
 
     def libraries_of(self, *sources: Path) -> Tree:
         """Copy the shared libraries that these programs and libraries load, to the paths where they are here."""
-        for path in {path for source in sources for path in libraries(source)}:
+        for path in libraries(*sources):
             if not (self.root / str(path).lstrip("/")).exists():
                 self.file(str(path), path, mode=0o755)
         return self

@@ -58,7 +58,9 @@ ACCOUNTS: Final = (
 
 
 def base(tree: Tree) -> Tree:
-    """Add what every root file system has."""
+    """Add what every root file system has, /lib and /bin in /usr as distributions have them."""
+    for name in ("bin", "lib", "lib64"):
+        tree.directory(f"usr/{name}").link(name, f"usr/{name}")
     tree.directory("proc", "sys", "dev", "etc", "root", "run", "var").directory("tmp", mode=0o1777)
     return tree.file("etc/passwd", ACCOUNTS).file("etc/group", "root:x:0:\ntenant:x:1000:\nnobody:x:65534:\n")
 
@@ -82,14 +84,13 @@ def greedy(tree: Tree, work: Path) -> Tree:
 def client(tree: Tree) -> Tree:
     """Add this environment's Python, and the machine's shared libraries that its packages and modules load."""
     standard = Path(sysconfig.get_path("stdlib"))
-    extensions = list((standard / "lib-dynload").glob("*.so"))
+    extensions = [path for path in (standard / "lib-dynload").glob("*.so") if not path.name.startswith("_tkinter")]
     interpreter = Path(sys.executable).resolve()
     tree.program(str(interpreter), interpreter).libraries_of(*extensions)
     for name in ("libstdc++.so.6", "libgcc_s.so.1", "libm.so.6", "libdl.so.2", "librt.so.1", "libpthread.so.0"):
         found = next((d / name for d in library_directories() if (d / name).exists()), None)
         if found:  # what wheels expect of a machine (manylinux), where this one has it
             tree.file(str(found), found, mode=0o755)
-    tree.link("usr/bin/python3", str(interpreter)).link("usr/bin/env", "../../bin/busybox")
     return tree
 
 
@@ -127,12 +128,14 @@ def recipes() -> dict[str, Recipe]:
     def full(tree: Tree, work: Path) -> Tree:
         return client(greedy(box(base(tree)), work))
 
+    python = Path(sys.prefix).resolve() / "bin" / "python"
+    search = {"PATH": f"{python.parent}:/bin"}
     made = [
         Recipe(Image(PAUSE, ["/pause"]), pause),
         Recipe(Image(BOX, loop), lambda tree, work: greedy(box(base(tree)), work)),
         Recipe(Image(BOX_USER, loop, user="1000:1000"), lambda tree, work: greedy(box(base(tree)), work)),
-        Recipe(Image(CLIENT, ["/usr/bin/python3"]), full),
-        Recipe(Image(CLIENT_USER, ["/usr/bin/python3"], user="tenant"), full),
+        Recipe(Image(CLIENT, [str(python)], environment=search), full),
+        Recipe(Image(CLIENT_USER, [str(python)], user="tenant", environment=search), full),
         Recipe(Image(BARE, ["/greedy"]), lambda tree, work: greedy(base(tree), work)),
         Recipe(Image(BARE_USER, ["/greedy"], user="65534"), lambda tree, work: greedy(base(tree), work)),
     ]

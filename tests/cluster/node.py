@@ -17,7 +17,17 @@ from typing import TYPE_CHECKING, Any
 
 from tests.cluster import images, network
 from tests.cluster.api import Json, NotReachedError
-from tests.cluster.cleanup import DEVICE_PLUGINS, HostRecord, end_processes, members, mounts_below, settle, unmount
+from tests.cluster.cleanup import (
+    DEVICE_PLUGINS,
+    HostRecord,
+    end_processes,
+    members,
+    mounts_below,
+    remove_cgroups,
+    remove_links,
+    settle,
+    unmount,
+)
 from tests.cluster.containerd import Containerd
 from tests.cluster.controlplane import ControlPlane, free_port
 from tests.cluster.process import ComponentFailedError, Process
@@ -73,19 +83,22 @@ class Node:
     kubelet_settings: Mapping[str, Any] = field(default_factory=dict)
     #: programs of tests that belong on the node, such as an agent; see `run`
     others: dict[str, Process] = field(default_factory=dict)
-    #: directories that a reboot wipes, as it wipes /run, and that are removed at the end
-    volatile: Sequence[Path] = (Path("/run/partage"),)
 
     def __post_init__(self) -> None:
-        self.record = HostRecord.take(self.directory, [str(path) for path in self.volatile if not path.exists()])
+        self.record = HostRecord.take(self.directory)
         network.write(
             self.directory / "network",
             name=self.record.network,
             bridge=self.record.bridge,
-            leases=self.directory / "run" / "leases",
+            leases=self.volatile / "leases",
         )
         self.containerd = Containerd(self.directory, self.binaries)
         self.kubelet = self._kubelet()
+
+    @property
+    def volatile(self) -> Path:
+        """What /run is to a machine: the place for an agent's files, which a reboot wipes."""
+        return self.directory / "run"
 
     @property
     def root(self) -> Path:
@@ -154,7 +167,6 @@ class Node:
             "eventRecordQPS": 0,
             "kubeAPIQPS": 200,
             "kubeAPIBurst": 400,
-            "shutdownGracePeriod": "0s",
             **self.kubelet_settings,
         }
         configuration = self.directory / "kubelet.json"
@@ -207,12 +219,13 @@ class Node:
         settle(self._end_shims_and_containers)
         for mount in mounts_below(self.directory):
             unmount(mount)
-        for place in (self.directory / "run", *self.volatile):
-            shutil.rmtree(place, ignore_errors=True)
+        settle(lambda: remove_cgroups(self.record.cgroup))
+        remove_links(self.record.bridge)
+        shutil.rmtree(self.volatile, ignore_errors=True)
         for entry in DEVICE_PLUGINS.glob("*"):
             if entry.is_socket():
                 entry.unlink()
-        (self.directory / "run").mkdir()
+        self.volatile.mkdir()
 
     def _end_shims_and_containers(self) -> bool:
         """Kill shims and containers, and leave the control plane alone; true once none is there."""

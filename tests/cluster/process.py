@@ -42,7 +42,7 @@ class Process:
 
     def start(self) -> Process:
         """Start it in a session of its own; its environment is PATH, HOME, the mark and what was given."""
-        base = {"PATH": SYSTEM_PATH, "HOME": "/root", "LANG": "C.UTF-8", MARK: str(self.mark)}
+        base = {"PATH": SYSTEM_PATH, "HOME": str(Path.home()), "LANG": "C.UTF-8", MARK: str(self.mark)}
         with self.log.open("ab") as log:
             log.write(f"--- start: {' '.join(self.argv)}\n".encode())
             log.flush()

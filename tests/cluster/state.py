@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import os
 import secrets
+import socket
 import subprocess
 import sys
 import tempfile
@@ -19,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Final
 
-from tests.cluster.cleanup import RECORD, clean_up
+from tests.cluster.cleanup import DEVICE_PLUGINS, RECORD, clean_up
 
 TOP: Final = Path(__file__).resolve().parents[2]
 KUBELET_LOCK: Final = Path("/run/lock/partage-test-kubelet")
@@ -68,6 +69,8 @@ class State:
         """Make a directory and start its keeper; with `node`, take the machine's kubelet lock first."""
         locks = [take_kubelet_lock()] if node else []
         sweep(nodes=node)
+        if node:
+            require_no_foreign_kubelet()
         making = Path(tempfile.mkdtemp(prefix=".", dir=clusters()))
         making.chmod(0o755)
         lock = (making / "owner.lock").open("a")
@@ -86,6 +89,7 @@ class State:
             [sys.executable, "-m", "tests.cluster.keeper", str(self.directory)],
             cwd=TOP,
             stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,  # or whoever reads the owner's output waits for the keeper
             pass_fds=descriptors,
             start_new_session=True,
         )
@@ -100,6 +104,13 @@ class State:
         self.keeper.stdin.close()
         if self.keeper.wait(timeout=120):
             raise OSError(f"{self.directory}: not everything could be undone; see above")
+
+
+def require_no_foreign_kubelet() -> None:
+    """Raise BusyError where this machine runs a kubelet that no test started; its state must not be touched."""
+    with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(FileNotFoundError, ConnectionRefusedError):
+        probe.connect(str(DEVICE_PLUGINS / "kubelet.sock"))
+        raise BusyError(f"{DEVICE_PLUGINS}: a kubelet of this machine's own is running; only one can use it")
 
 
 def take_kubelet_lock() -> IO[str]:
