@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 MERGE: Final = "application/merge-patch+json"
+LISTED: Final = "LISTED"  # of our own, beside the server's ADDED, MODIFIED, DELETED
 APPLY: Final = "application/apply-patch+yaml"
 
 
@@ -51,6 +52,7 @@ class Api:
     certificate: tuple[Path, Path] | None = None
     token: str | None = None
     versions: dict[str, str] = field(default_factory=dict)
+    others: list[Api] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         context = ssl.create_default_context(cafile=str(self.authority))
@@ -61,7 +63,14 @@ class Api:
 
     def with_token(self, token: str) -> Api:
         """Return the same server as the owner of a token sees it."""
-        return Api(self.server, self.authority, token=token, versions=self.versions)
+        other = Api(self.server, self.authority, token=token, versions=self.versions)
+        self.others.append(other)
+        return other
+
+    def close(self) -> None:
+        """Close the connections of this client and of those made from it."""
+        for client in (self, *self.others):
+            client.http.close()
 
     # ---- requests --------------------------------------------------------------------------------------------------
 
@@ -151,12 +160,17 @@ class Api:
         What is there already comes first, as ADDED. Where the server ends the watch (timeout, 410) it is begun again,
         so an object may be seen twice.
         """
-        path = self.path(resource, None, namespace)
+        events = self._observe(self.path(resource, None, namespace), seconds, query)
+        return (event for event in events if event["type"] != LISTED)
+
+    def _observe(self, path: str, seconds: float, query: Json) -> Iterator[Json]:
+        """Do what `watch` says, with a LISTED after each list, so that the absence of an object is seen."""
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
             listed = self.request("GET", path, **query)
             for item in listed["items"]:
                 yield {"type": "ADDED", "object": item}
+            yield {"type": LISTED, "object": {}}
             since = {"watch": "1", "resourceVersion": listed["metadata"]["resourceVersion"], **query}
             try:
                 yield from self._stream(path, since, left)
@@ -195,10 +209,10 @@ class Api:
 
     def wait_gone(self, resource: str, name: str, namespace: str | None = None, *, seconds: float = 60) -> None:
         """Watch until there is no object of that name."""
-        if self.find(resource, name, namespace) is None:
-            return
-        query = {"fieldSelector": f"metadata.name={name}"}
-        for event in self.watch(resource, namespace, seconds=seconds, **query):
-            if event["type"] == "DELETED" or self.find(resource, name, namespace) is None:
+        there = False
+        path = self.path(resource, None, namespace)
+        for event in self._observe(path, seconds, {"fieldSelector": f"metadata.name={name}"}):
+            if event["type"] == "DELETED" or (event["type"] == LISTED and not there):
                 return
+            there = event["type"] != LISTED
         raise NotReachedError(f"{resource} {namespace or ''}/{name} was still there after {seconds:g} s")

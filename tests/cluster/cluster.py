@@ -49,14 +49,16 @@ class Cluster:
                 cluster.node.start()
         except BaseException as error:
             error.add_note(cluster.logs())
-            state.close()
+            cluster.close()
             raise
         return cluster
 
     def close(self) -> None:
         """Undo everything."""
-        self.api.http.close()
+        self.control.close()
         self.state.close()
+        for process in self.processes():
+            process.reap()
 
     @property
     def node(self) -> Node:

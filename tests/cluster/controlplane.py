@@ -83,6 +83,11 @@ class ControlPlane:
             self.run("kube-scheduler", f"--kubeconfig={kubeconfig}", *flags)
         return self
 
+    def close(self) -> None:
+        """Close the connections of the administrator's client; the processes are the keeper's to end."""
+        if self.server:
+            self.admin.close()
+
     def run(self, program: str, *flags: str) -> Process:
         """Start one of Kubernetes' or etcd's programs under its own name."""
         log = self.directory / "logs" / f"{program}.log"

@@ -86,6 +86,11 @@ class Process:
                 self.running.send_signal(signal.SIGCONT)  # a paused one could not obey
         self.running.wait(timeout=30)
 
+    def reap(self) -> None:
+        """Take note of its end, which somebody else brought about."""
+        if self.running is not None:
+            self.running.wait(timeout=30)
+
     def pause(self) -> None:
         """Stop it (SIGSTOP) and return once the kernel says that every thread of it stands."""
         os.kill(self.pid, signal.SIGSTOP)
