@@ -170,7 +170,7 @@ class Api:
             listed = self.request("GET", path, **query)
             for item in listed["items"]:
                 yield {"type": "ADDED", "object": item}
-            yield {"type": LISTED, "object": {}}
+            yield {"type": LISTED, "object": listed}
             since = {"watch": "1", "resourceVersion": listed["metadata"]["resourceVersion"], **query}
             try:
                 yield from self._stream(path, since, left)
@@ -209,10 +209,8 @@ class Api:
 
     def wait_gone(self, resource: str, name: str, namespace: str | None = None, *, seconds: float = 60) -> None:
         """Watch until there is no object of that name."""
-        there = False
         path = self.path(resource, None, namespace)
         for event in self._observe(path, seconds, {"fieldSelector": f"metadata.name={name}"}):
-            if event["type"] == "DELETED" or (event["type"] == LISTED and not there):
+            if event["type"] == "DELETED" or (event["type"] == LISTED and not event["object"]["items"]):
                 return
-            there = event["type"] != LISTED
         raise NotReachedError(f"{resource} {namespace or ''}/{name} was still there after {seconds:g} s")
