@@ -34,12 +34,13 @@ SETTINGS: Final = (
 
 
 def processes() -> Iterator[str]:
-    """Yield the node's programs that run, by name and id."""
+    """Yield the node's programs that run, by name and id; not those that ended and wait for init to take note."""
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
                 name = Path(entry.path, "comm").read_text().strip()
-                if name.startswith(PROGRAMS):
+                state = Path(entry.path, "stat").read_text().rpartition(")")[2].split()[0]
+                if name.startswith(PROGRAMS) and state != "Z":
                     yield f"process {entry.name} {name}"
 
 
