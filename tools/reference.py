@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Write the generated pages of docs/reference, or say which are not current: reference.py [--check].
 
-`cli.md` from the commands themselves, `entry-points.md` from the class tables of hook/include/partage, `abi.md` from
-the headers beside them, `errors.md` from whatever raises them, `simulator-support.md` from the build's own list. Called
-by `make docs`; a test calls it with `--check`. What can go wrong: nothing was built, and then there is no list of what
-the simulator supports.
+`cli.md` from the commands themselves, `agent.md` from the agent's settings, `entry-points.md` from the class tables of
+hook/include/partage, `abi.md` from the headers beside them, `errors.md` from whatever raises them,
+`simulator-support.md` from the build's own list. Called by `make docs`; a test calls it with `--check`. What can go
+wrong: nothing was built, and then there is no list of what the simulator supports.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 import reference_abi
+import reference_agent
 import reference_errors
 
 from partage.cli.app import cli
@@ -153,6 +154,7 @@ def main(*, check: bool) -> int:
         "cli.md": cli_page(),
         "entry-points.md": entry_points_page(),
         "abi.md": reference_abi.page(NOTE),
+        "agent.md": reference_agent.page(NOTE),
         "errors.md": reference_errors.page(NOTE),
         "simulator-support.md": support_page(),
     }

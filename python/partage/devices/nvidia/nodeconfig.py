@@ -32,7 +32,7 @@ _KEYS: Final = {
     "filterdevices": dict,
 }
 _WITHOUT_EFFECT: Final = {
-    "libcudaloglevel": "the library's log level is set with PARTAGE_LOG in the pod",
+    "libcudaloglevel": "what the library says is set with PARTAGE_LOG_LEVEL in the pod",
     "migstrategy": "it has no effect in HAMi either",
     "enablegetpreferredallocation": "preferred allocation is always offered",
 }

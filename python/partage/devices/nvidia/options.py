@@ -45,8 +45,22 @@ class Extras:
 
 
 @dataclass(frozen=True, slots=True)
+class Roots:
+    """Where the driver's libraries and the device nodes lie: on the host, and where this process sees them."""
+
+    driver: Path = Path("/")
+    driver_here: Path = Path("/")
+    dev: Path = Path("/")
+    dev_here: Path = Path("/")
+
+
+@dataclass(frozen=True, slots=True)
 class Options:
-    """All of it. `memory`: bytes of cards that do not say how much they have; `driver_root`: where the driver lies."""
+    """All of it. `memory`: bytes of cards that do not say how much they have.
+
+    `cdi_specs`: where the node's own specs are looked for, the last one wins; `by_index`: under which name a card is
+    looked for there first.
+    """
 
     seats: int = SEATS
     water: WaterLines = field(default_factory=WaterLines)
@@ -54,8 +68,9 @@ class Options:
     left_out_uuids: frozenset[str] = frozenset()
     left_out_indexes: frozenset[int] = frozenset()
     health: HealthOptions = HealthOptions()
-    driver_root: Path = Path("/")
-    dev_root: Path | None = None
+    roots: Roots = Roots()
+    cdi_specs: tuple[Path, ...] = (Path("/etc/cdi"), Path("/var/run/cdi"))
+    by_index: bool = False
     extras: Extras = Extras()
 
     def leaves_out(self, card: RawCard) -> bool:
