@@ -46,7 +46,7 @@ class Discovery:
     """What was found, and is found again at each look."""
 
     def __init__(self, options: Options, *, sysfs: Path = SYSFS, proc: Path = PROC) -> None:
-        self._options = options
+        self.options = options
         self._sysfs = sysfs
         self._proc = proc
         self._overheads = Overheads()
@@ -54,14 +54,15 @@ class Discovery:
         self._at: dict[int, RawCard] = {}
         self._unnamed: dict[int, str] = {}
 
-    def known(self, uuid: str) -> RawCard | None:
-        """Return a card as it was last seen, or None."""
-        return next((card for card in self._at.values() if card.uuid == uuid), None)
+    def known(self) -> dict[str, RawCard]:
+        """Return the cards as they were last seen, by UUID; those that are left out are not among them."""
+        cards = sorted(self._at.values(), key=lambda card: card.index)
+        return {card.uuid: card for card in cards if not self.options.leaves_out(card)}
 
     def look(self, nvml: Nvml, health: Health) -> Inventory:
         """Return the cards there are now; raises DeviceError where NVML does not answer at all."""
         faults = self._read(nvml.count())
-        cards = [card for _, card in sorted(self._at.items()) if not self._options.leaves_out(card)]
+        cards = list(self.known().values())
         answering = {card.uuid: card for card in cards if card.index not in faults}
         found = tuple(self._card(card, health.reason(card.uuid) or faults.get(card.index, "")) for card in cards)
         facts = {
@@ -118,8 +119,8 @@ class Discovery:
         return True
 
     def _card(self, raw: RawCard, reason: str) -> Card:
-        physical = raw.total or self._options.memory or 0
-        line = self._options.water.of(raw.name)
+        physical = raw.total or self.options.memory or 0
+        line = self.options.water.of(raw.name)
         allocatable = line.allocatable(physical, self._overheads.of(raw))
         mine = reason or _unfit(raw, physical, allocatable)
         return Card(
@@ -128,7 +129,7 @@ class Discovery:
             name=raw.name,
             physical=physical,
             allocatable=allocatable,
-            seats=self._options.seats,
+            seats=self.options.seats,
             numa=raw.numa,
             mode="mig" if raw.mig else "shim",
             healthy=not mine,

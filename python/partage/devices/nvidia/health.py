@@ -67,7 +67,7 @@ class HealthBook:
     """What is known of each card. Time in seconds; pure."""
 
     def __init__(self, options: HealthOptions) -> None:
-        self._options = options
+        self.options = options
         self._states: dict[str, _State] = {}
 
     def reason(self, uuid: str) -> str:
@@ -86,7 +86,7 @@ class HealthBook:
 
     def xid(self, uuid: str, number: int, now: float) -> HealthChange | None:
         """Take note of an XID; return the change, None where there is none."""
-        if number in self._options.ignored_xids or not self._options.watch_xids:
+        if number in self.options.ignored_xids or not self.options.watch_xids:
             return None
         meaning = f" ({_MEANINGS[number]})" if number in _MEANINGS else ""
         return self._put(uuid, _State(f"XID {number}{meaning}", number, now))
@@ -109,7 +109,7 @@ class HealthBook:
             return False
         if state.away:
             return True
-        wait = self._options.patience_s if answer.action is None else self._options.quiet_s
+        wait = self.options.patience_s if answer.action is None else self.options.quiet_s
         return now - state.since >= wait
 
     def _put(self, uuid: str, state: _State) -> HealthChange | None:
@@ -132,7 +132,7 @@ class HealthWatch:
         probe: Callable[[str], Awaitable[Answer]] | None = None,
     ) -> None:
         self._book = book
-        self._options = options
+        self.options = options
         self._clock = clock
         self._libraries = libraries
         self._probe = probe
@@ -201,7 +201,7 @@ class HealthWatch:
 
     async def _next(self, heard: asyncio.Queue[Xid | Disturbed]) -> Xid | Disturbed | None:
         """Return what was heard; None when it is time to ask."""
-        wait = self._options.probe_failed_s if self._book.has_failed else self._options.probe_s
+        wait = self.options.probe_failed_s if self._book.has_failed else self.options.probe_s
         listening, bell = asyncio.ensure_future(heard.get()), asyncio.ensure_future(self._clock.sleep(wait))
         try:
             await asyncio.wait((listening, bell), return_when=asyncio.FIRST_COMPLETED)
@@ -217,7 +217,7 @@ class HealthWatch:
             self._asking[uuid] = asyncio.ensure_future(probe(uuid))
         if not self._asking:
             return []
-        bell = asyncio.ensure_future(self._clock.sleep(self._options.answer_s))
+        bell = asyncio.ensure_future(self._clock.sleep(self.options.answer_s))
         all_of_them = asyncio.ensure_future(asyncio.wait(self._asking.values()))
         try:
             await asyncio.wait((all_of_them, bell), return_when=asyncio.FIRST_COMPLETED)
@@ -228,7 +228,7 @@ class HealthWatch:
         now = self._clock.now()
         found = []
         for uuid, asked in list(self._asking.items()):
-            late = Answer(fault=f"the driver did not answer within {self._options.answer_s:g} s")
+            late = Answer(fault=f"the driver did not answer within {self.options.answer_s:g} s")
             answer = asked.result() if asked.done() else late
             if asked.done():
                 del self._asking[uuid]

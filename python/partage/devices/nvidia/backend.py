@@ -1,0 +1,127 @@
+"""NVIDIA cards as the node agent asks for them: the protocol of `devices/backend.py`, by NVML.
+
+Calls into NVML block, and a driver in trouble may not return from one; so each is made on a thread of its own and
+waited for only so long. One session of NVML is kept and opened anew where NVML as a whole stopped answering (the
+driver was reloaded). What can go wrong: no NVML, or none that answers (DeviceError).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final
+
+from partage.devices.backend import ContainerEdits, Enforcement, HealthChange, Inventory
+from partage.devices.nvidia.cards import SYSFS
+from partage.devices.nvidia.discover import Discovery
+from partage.devices.nvidia.edits import real_edits, simulated_edits
+from partage.devices.nvidia.health import Clock, HealthBook, HealthWatch
+from partage.devices.nvidia.nvml import Nvml
+from partage.devices.nvidia.options import RESOURCE, Options
+from partage.devices.nvidia.procfs import PROC
+from partage.model import DeviceError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Mapping, Sequence
+    from pathlib import Path
+
+    from partage.devices.nvidia.cards import RawCard
+    from partage.model import GrantShare, Mode
+
+NAME: Final = "nvidia"
+LOOK_S: Final = 30.0
+_AGAIN: Final = "delete the pod: it is placed anew"
+_HOLDS: Final = {"shim": Enforcement.SHIM}
+
+
+class NvidiaBackend:
+    """The cards of this node. `libraries`: directory of the simulated libraries, None for the real driver."""
+
+    name: Final = NAME
+    resource: Final = RESOURCE
+
+    def __init__(
+        self, options: Options, clock: Clock, libraries: Path | None, *, sysfs: Path = SYSFS, proc: Path = PROC
+    ) -> None:
+        self._options = options
+        self._clock = clock
+        self._libraries = libraries
+        self._discovery = Discovery(options, sysfs=sysfs, proc=proc)
+        self._book = HealthBook(options.health)
+        self._watch = HealthWatch(self._book, options.health, clock, libraries)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="partage-nvml")
+        self._session: Nvml | None = None
+        self._looking: asyncio.Future[tuple[Inventory, Mapping[str, RawCard]]] | None = None
+        self._cards: Mapping[str, RawCard] = {}
+
+    def configure(self, options: Options) -> None:
+        """Go by these options from now on; those of cards from the next discovery."""
+        self._options = options
+        self._discovery.options = options
+        self._book.options = options.health
+        self._watch.options = options.health
+
+    async def discover(self) -> Inventory:
+        """Return what there is now; raises DeviceError where NVML does not answer at all."""
+        if self._looking is None:
+            self._looking = asyncio.get_running_loop().run_in_executor(self._thread, self._look)
+        bell = asyncio.ensure_future(self._clock.sleep(LOOK_S))
+        try:
+            await asyncio.wait((self._looking, bell), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            bell.cancel()
+            await asyncio.gather(bell, return_exceptions=True)
+        if not self._looking.done():
+            limit, step = f"it is waited for {LOOK_S:g} s", "see what the kernel's log says of the driver (NVRM)"
+            raise DeviceError("NVML", "does not answer", limit, step)
+        looked, self._looking = self._looking, None
+        inventory, self._cards = looked.result()
+        self._watch.watch(frozenset(card.uuid for card in inventory.cards))
+        return inventory
+
+    def _look(self) -> tuple[Inventory, Mapping[str, RawCard]]:
+        if self._session is None:
+            self._session = Nvml(self._libraries)
+        try:
+            return self._discovery.look(self._session, self._book), self._discovery.known()
+        except DeviceError:
+            session, self._session = self._session, None
+            session.close()
+            raise
+
+    def watch_health(self) -> AsyncGenerator[HealthChange, None]:
+        """Yield each change as it comes, until closed."""
+        return self._watch.changes()
+
+    async def prepare(self, shares: Sequence[GrantShare]) -> ContainerEdits:
+        """Return what a container with these shares needs; raises DeviceError for a card that is not there or well."""
+        cards = [self._card(share.uuid) for share in shares]
+        if self._libraries is not None:
+            return simulated_edits(cards)
+        return real_edits(cards, self._options)
+
+    def _card(self, uuid: str) -> RawCard:
+        card = self._cards.get(uuid)
+        if card is None:
+            there = ", ".join(self._cards) or "none"
+            raise DeviceError(
+                f"card {uuid}", "not on this node", f"there are: {there}", "delete the pod: it is placed anew"
+            )
+        reason = self._book.reason(uuid)
+        if reason:
+            raise DeviceError(f"card {uuid}", reason, "only healthy cards are handed out", _AGAIN)
+        return card
+
+    async def release(self, shares: Sequence[GrantShare]) -> None:
+        """Give back nothing: whole cards are shared as they are, and no mode of theirs was changed."""
+
+    def enforcement(self, mode: Mode) -> Enforcement:
+        """Return what holds the limits of a container of this mode."""
+        return _HOLDS.get(mode, Enforcement.NONE)
+
+    def close(self) -> None:
+        """Let NVML go; what hangs in it is left behind."""
+        session, self._session = self._session, None
+        if session is not None:
+            self._thread.submit(session.close)
+        self._thread.shutdown(wait=False)

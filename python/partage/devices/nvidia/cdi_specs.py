@@ -1,0 +1,113 @@
+"""What the node's own CDI specs (`nvidia.com/gpu`, made by NVIDIA's toolkit) say of a card, without their hooks.
+
+A hook is a program that the runtime starts as root; ours are none, so what the toolkit's hooks would do in a container
+(names of libraries as programs load them) is done with mounts by the caller. Called when a container is prepared. What
+can go wrong: a spec that cannot be read is as if it were not there, and the log says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Final
+
+import msgspec
+import structlog
+
+from partage.devices.backend import BindMount, ContainerEdits, DeviceNode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+KIND: Final = "nvidia.com/gpu"
+_SUFFIXES: Final = (".json", ".yaml", ".yml")
+_SIZE_MAX: Final = 4 << 20  # bytes of a spec
+
+log = structlog.get_logger("partage.nvidia")
+
+
+class _Node(msgspec.Struct, frozen=True):
+    path: str
+    host: str = msgspec.field(name="hostPath", default="")
+    permissions: str = ""
+
+
+class _Mount(msgspec.Struct, frozen=True):
+    host: str = msgspec.field(name="hostPath")
+    container: str = msgspec.field(name="containerPath")
+    options: tuple[str, ...] | None = None
+
+
+class _Edits(msgspec.Struct, frozen=True):
+    env: tuple[str, ...] | None = None
+    nodes: tuple[_Node, ...] | None = msgspec.field(name="deviceNodes", default=None)
+    mounts: tuple[_Mount, ...] | None = None
+
+
+class _Device(msgspec.Struct, frozen=True):
+    name: Annotated[str | int, msgspec.Meta(description="YAML writers leave the quotes of an index out")]
+    edits: _Edits = msgspec.field(name="containerEdits", default=_Edits())
+
+
+class _Spec(msgspec.Struct, frozen=True):
+    kind: str
+    devices: tuple[_Device, ...] = ()
+    edits: _Edits = msgspec.field(name="containerEdits", default=_Edits())
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedEdits:
+    """What a spec says: of every container (`common`), and of the card."""
+
+    source: Path
+    common: ContainerEdits
+    card: ContainerEdits
+
+
+def find(directories: Sequence[Path], wanted: Sequence[str]) -> CopiedEdits | None:
+    """Return the edits of the card that has one of the `wanted` names, the first of them first; None: no spec has it.
+
+    Of several specs the one in the last directory counts, as with container runtimes.
+    """
+    for directory in reversed(directories):
+        for path, spec in _specs(directory):
+            devices = {str(device.name): device.edits for device in spec.devices}
+            found = next((devices[name] for name in wanted if name in devices), None)
+            if found is not None:
+                return CopiedEdits(path, _copied(spec.edits), _copied(found))
+    return None
+
+
+def _specs(directory: Path) -> Iterable[tuple[Path, _Spec]]:
+    try:
+        paths = sorted(path for path in directory.iterdir() if path.suffix in _SUFFIXES)
+    except OSError:
+        return
+    for path in paths:
+        try:
+            if path.stat().st_size > _SIZE_MAX:
+                raise ValueError(f"over {_SIZE_MAX} bytes")
+            text = path.read_bytes()
+            if KIND.encode() not in text:
+                continue
+            spec = msgspec.convert(
+                msgspec.json.decode(text) if path.suffix == ".json" else msgspec.yaml.decode(text), _Spec
+            )
+        except (OSError, ValueError, msgspec.MsgspecError, RecursionError) as error:
+            log.warning("a CDI spec is left out", spec=str(path), error=str(error))
+            continue
+        if spec.kind == KIND:
+            yield path, spec
+
+
+def _copied(edits: _Edits) -> ContainerEdits:
+    return ContainerEdits(
+        env=dict(entry.split("=", 1) for entry in edits.env or () if "=" in entry),
+        mounts=tuple(
+            BindMount(mount.host, mount.container, writable="rw" in (mount.options or ()))
+            for mount in edits.mounts or ()
+        ),
+        nodes=tuple(
+            DeviceNode(node.host or node.path, node.path, node.permissions or "rw") for node in edits.nodes or ()
+        ),
+    )

@@ -1,0 +1,167 @@
+"""The driver's libraries and device nodes on this host, as a container needs them, where no CDI spec says it.
+
+No hook runs in a container and no variable leads to the libraries, since one of ours would replace the image's own
+value. So each library is mounted onto the name by which programs load it, in the directories where the loader looks
+anyway (Debian's and Red Hat's) and where CUDA images point LD_LIBRARY_PATH to. The host's cache of libraries is not
+asked: it says nothing of a driver that lies below a directory of its own. What can go wrong: no libcuda.so.1 there, or
+no device node (DeviceError).
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from partage.devices.backend import BindMount, DeviceNode
+from partage.model import DeviceError, names
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from partage.devices.nvidia.options import Extras, Roots
+
+_MACHINE: Final = platform.machine()
+PLACES: Final = (f"/usr/lib/{_MACHINE}-linux-gnu", "/usr/lib64", "/usr/local/nvidia/lib64")
+_DIRECTORIES: Final = (
+    f"usr/lib/{_MACHINE}-linux-gnu",
+    f"usr/lib/{_MACHINE}-linux-gnu/nvidia/current",
+    "usr/lib64",
+    f"lib/{_MACHINE}-linux-gnu",
+    "lib64",
+    "usr/lib",
+    "lib",
+    "usr/local/nvidia/lib64",
+)
+#: By the name that programs load; the first two are needed.
+_SONAMES: Final = (
+    names.DRIVER_LIBRARY,
+    names.NVML_LIBRARY,
+    "libnvidia-ptxjitcompiler.so.1",
+    "libnvidia-nvvm.so.4",
+    "libcudadebugger.so.1",
+    "libnvidia-opencl.so.1",
+    "libnvidia-allocator.so.1",
+    "libnvidia-cfg.so.1",
+    "libnvcuvid.so.1",
+    "libnvidia-encode.so.1",
+    "libnvidia-opticalflow.so.1",
+)
+_BARE: Final = {names.DRIVER_LIBRARY: "libcuda.so"}  # for programs that load the bare name
+_BY_VERSION: Final = ("libnvidia-gpucomp.so", "libnvidia-nvvm70.so")  # loaded by the driver, with its own version
+_PROGRAMS: Final = ("usr/bin/nvidia-smi",)
+_NEEDED_NODES: Final = ("nvidiactl", "nvidia-uvm")
+_MORE_NODES: Final = ("nvidia-uvm-tools", "nvidia-modeset")
+_LINKS_MAX: Final = 16
+_VERSIONED: Final = re.compile(r"(lib[\w+-]+\.so)\.[\d.]+")
+
+
+def library_mounts(roots: Roots) -> tuple[BindMount, ...]:
+    """Return the mounts of the driver's libraries and programs; raises DeviceError where there are none."""
+    found = {soname: path for soname in _SONAMES if (path := _find(roots.driver_here, soname)) is not None}
+    for soname in _SONAMES[:2]:
+        if soname not in found:
+            looked = ", ".join(_DIRECTORIES)
+            step = "set nvidia.driverRoot (and driverRootInAgent) to where the driver is installed"
+            raise DeviceError(f"{soname} below {roots.driver_here}", "not found", f"looked at {looked}", step)
+    version = re.search(r"\.so\.([\d.]+)$", found[names.DRIVER_LIBRARY].name)
+    for stem in _BY_VERSION if version else ():
+        name = f"{stem}.{version[1]}" if version else ""
+        path = _find(roots.driver_here, name)
+        if path is not None:
+            found[name] = path
+    mounts = [mount for soname, path in found.items() for mount in named_mounts(str(_host(roots, path)), soname)]
+    for program in _PROGRAMS:
+        path = _resolved(roots.driver_here, Path(program))
+        if path is not None:
+            mounts.append(BindMount(str(_host(roots, path)), f"/{program}"))
+    return tuple(mounts)
+
+
+def named_mounts(host: str, soname: str) -> Iterator[BindMount]:
+    """Yield the mounts of a library onto the names by which programs load it."""
+    for place in PLACES:
+        for name in filter(None, (soname, _BARE.get(soname))):
+            yield BindMount(host, f"{place}/{name}")
+
+
+def soname_mounts(mounts: Iterable[BindMount]) -> Iterator[BindMount]:
+    """Yield what makes libraries that were copied from a spec, under their versions, known by their names."""
+    sonames = {soname.rpartition(".")[0]: soname for soname in _SONAMES}
+    for mount in mounts:
+        match = _VERSIONED.fullmatch(Path(mount.container).name)
+        if match is not None and match[1] in sonames:
+            yield from named_mounts(mount.host, sonames[match[1]])
+
+
+def device_nodes(roots: Roots, minors: Iterable[int]) -> tuple[DeviceNode, ...]:
+    """Return the nodes of the cards with these minor numbers; raises DeviceError where one is missing."""
+    needed = (*(f"nvidia{minor}" for minor in minors), *_NEEDED_NODES)
+    for name in needed:
+        if not (roots.dev_here / "dev" / name).exists():
+            limit, step = "a container needs it", "load the driver's modules (nvidia-modprobe -u -c 0 makes the nodes)"
+            raise DeviceError(str(roots.dev / "dev" / name), "not there", limit, step)
+    return tuple(_nodes(roots, (*needed, *_MORE_NODES)))
+
+
+def extra_nodes(roots: Roots, extras: Extras) -> tuple[DeviceNode, ...]:
+    """Return the nodes of what containers get beside cards, as far as the host has them."""
+    dev = roots.dev_here / "dev"
+    wanted: list[str] = []
+    if extras.gds:
+        wanted += sorted(path.name for path in dev.glob("nvidia-fs*"))
+    if extras.mofed:
+        wanted += sorted(f"infiniband/{path.name}" for path in dev.glob("infiniband/uverbs*"))
+        wanted.append("infiniband/rdma_cm")
+    if extras.gdrcopy:
+        wanted.append("gdrdrv")
+    wanted += [f"nvidia-caps-imex-channels/channel{number}" for number in extras.imex_channels]
+    return tuple(_nodes(roots, wanted))
+
+
+def extra_mounts(roots: Roots, extras: Extras) -> tuple[BindMount, ...]:
+    """Return the files that GPUDirect Storage reads, as far as the host has them."""
+    wanted = ("etc/cufile.json", "run/udev") if extras.gds else ()
+    return tuple(BindMount(str(roots.dev / path), f"/{path}") for path in wanted if (roots.dev_here / path).exists())
+
+
+def _nodes(roots: Roots, wanted: Iterable[str]) -> Iterator[DeviceNode]:
+    for name in wanted:
+        if (roots.dev_here / "dev" / name).exists():
+            yield DeviceNode(str(roots.dev / "dev" / name), f"/dev/{name}")
+
+
+def _find(root: Path, name: str) -> Path | None:
+    """Return the file below `root` that a library's name leads to, as a path below `root`."""
+    for directory in _DIRECTORIES:
+        path = _resolved(root, Path(directory, name))
+        if path is not None:
+            return path
+    return None
+
+
+def _resolved(root: Path, path: Path) -> Path | None:
+    """Follow links as they are meant below `root`, where `/` is `root`; return the file, below `root`, or None."""
+    parts, done = list(path.parts), Path()
+    for _ in range(_LINKS_MAX):
+        while parts:
+            part = parts.pop(0)
+            if part == "..":
+                done = done.parent
+                continue
+            here = root / done / part
+            if here.is_symlink():
+                target = here.readlink()
+                if target.is_absolute():
+                    done = Path()
+                parts = [*(piece for piece in target.parts if piece != "/"), *parts]
+                break
+            done /= part
+        else:
+            return done if (root / done).is_file() else None
+    return None
+
+
+def _host(roots: Roots, path: Path) -> Path:
+    return roots.driver / path
