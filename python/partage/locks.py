@@ -51,6 +51,15 @@ def is_locked(fd: int, start: int, length: int = 1) -> bool:
     return bool(kind != fcntl.F_UNLCK)
 
 
+def owner(fd: int, start: int) -> int | None:
+    """Return whose *traditional* lock is on the byte at `start`, as this pid namespace counts; None: nobody's.
+
+    0 where the owner is in no namespace that this one contains. A process never sees its own lock.
+    """
+    kind, _, _, _, pid = struct.unpack(_FLOCK, fcntl.fcntl(fd, fcntl.F_GETLK, _flock(fcntl.F_WRLCK, start, 1)))
+    return None if kind == fcntl.F_UNLCK else int(pid)
+
+
 @contextlib.contextmanager
 def locked(fd: int, start: int, length: int = 1) -> Iterator[None]:
     """Hold the write lock for the block; waits for its holder, which only ever does bounded work (or dies).

@@ -125,6 +125,28 @@ def test_a_fault_reaches_a_running_program_and_goes_when_cleared(machine):
     assert program.ask("alloc", 4096) == 0
 
 
+def test_a_machine_for_containers(machine, tmp_path):
+    assert machine.partage("sim", "create", "8xh100", "--shared").returncode == 0
+    made = Path(machine.environment["PARTAGE_SIM_DIR"])
+    assert (made.stat().st_mode & 0o777, (made / "machine").stat().st_mode & 0o777) == (0o755, 0o666)
+    uuid = json.loads(machine.partage("sim", "show", "--json").stdout)["devices"][4]["uuid"]
+    without = machine.partage("sim", "edits", uuid)
+    assert (without.returncode, "partage sim tree" in without.stderr) == (5, True)
+    assert machine.partage("sim", "tree", str(tmp_path / "tree")).stdout.strip() == str(tmp_path / "tree")
+    spec = json.loads(machine.partage("sim", "edits", uuid).stdout)
+    edits = spec["devices"][0]["containerEdits"]
+    assert f"{tmp_path}/tree/dev/nvidia4" in [mount["hostPath"] for mount in edits["mounts"]]
+    assert "hooks" not in edits
+
+
+def test_nvml_fails_for_one_device_until_cleared(machine):
+    assert machine.partage("sim", "create", "zero2").returncode == 0
+    assert machine.partage("sim", "fault", "nvml", "1", "TIMEOUT").stdout.endswith("answers 10 about device 1\n")
+    assert "nvml code 10, device 1, for ever" in machine.partage("sim", "fault", "list").stdout
+    assert machine.partage("sim", "fault", "nvml", "2").returncode == 2
+    assert machine.partage("sim", "fault", "clear").returncode == 0
+
+
 def test_doctor_changes_nothing(machine):
     assert machine.partage("doctor").returncode == 0
     assert not Path(machine.environment["PARTAGE_SIM_DIR"], "machine").exists()

@@ -15,14 +15,15 @@ if TYPE_CHECKING:
 
     from partage.sim.tree import ContainerEdits
 
-PROGRAM = Path(__file__).parent / "programs" / "tenant.c"
+PROGRAMS = Path(__file__).parent / "programs"
 
 
 def build_image(place: Path) -> Path:
     """Build the program and put it with what it needs below `place`; returns the image's root."""
     root = place / "image"
     root.mkdir()
-    subprocess.run(["cc", "-std=gnu11", "-O1", "-o", str(root / "tenant"), str(PROGRAM), "-ldl"], check=True)
+    source = str(PROGRAMS / "tenant.c")
+    subprocess.run(["cc", "-std=gnu11", "-O1", "-o", str(root / "tenant"), source, "-ldl"], check=True)
     listed = subprocess.run(["ldd", str(root / "tenant")], capture_output=True, text=True, check=True).stdout
     for path in {word for line in listed.splitlines() for word in line.split() if word.startswith("/")}:
         copy = root / path.lstrip("/")
@@ -40,12 +41,23 @@ def _mount_lines(root: Path, edits: ContainerEdits) -> Iterable[str]:
         yield f"mount -o remount,bind,{','.join(mount.options)} '{target}'"
 
 
+def build_static_image(place: Path, archive: Path) -> Path:
+    """Build the program that carries the driver in itself; there is nothing else in the image."""
+    root = place / "image"
+    root.mkdir()
+    sources = (str(PROGRAMS / "static_tenant.c"), str(archive), "-lpthread", "-lm")
+    subprocess.run(["cc", "-std=gnu11", "-O1", "-static", "-o", str(root / "tenant"), *sources], check=True)
+    return root
+
+
 class Container:
     """One running program; `lines` is what it said up to `ready`."""
 
-    def __init__(self, image: Path, edits: ContainerEdits, *, uid: int, memory: int, user_ns: bool = False) -> None:
+    def __init__(self, image: Path, edits: ContainerEdits, *arguments: int, user_ns: bool = False) -> None:
+        """Start the image's `/tenant` with these arguments and read what it says."""
         root = image.parent / "root"  # a mount of its own in each namespace
         root.mkdir(exist_ok=True)
+        words = " ".join(map(str, arguments))
         env = " ".join(f"'{name}={value}'" for name, value in edits.env.items())
         script = "\n".join(
             (
@@ -60,7 +72,7 @@ class Container:
                 *_mount_lines(root, edits),
                 f"mount -t proc none '{root}/proc'",
                 f"mount -o remount,ro '{root}'",
-                f"exec env -i {env} $(command -v chroot) '{root}' /tenant {uid} {memory}",
+                f"exec env -i {env} $(command -v chroot) '{root}' /tenant {words}",
             )
         )
         users = ["--user", "--map-root-user"] if user_ns else []

@@ -22,7 +22,7 @@ from partage.sim.state import read_state
 from partage.sim.tree import ContainerEdits, Mount, container_edits, write_tree
 
 from .conftest import RunNvml, sim_libraries
-from .container import Container, build_image, may_make
+from .container import Container, build_image, build_static_image, may_make
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -77,7 +77,7 @@ def test_a_container_has_its_device_and_the_host_knows_its_pids(
     uuids: list[str], image: Path, run_nvml: RunNvml, *, user_ns: bool
 ) -> None:
     edits = container_edits(uuids[3])
-    with Container(image, edits, uid=0 if user_ns else UID, memory=512 * MIB, user_ns=user_ns) as tenant:
+    with Container(image, edits, 0 if user_ns else UID, 512 * MIB, user_ns=user_ns) as tenant:
         assert "ready" in tenant.lines, tenant.lines
         assert (tenant.lines["cuda"], tenant.lines["nvml"]) == (["1"], ["1"])
         assert tenant.lines["card"] == ["3", uuids[3]], "the minor number is the machine's, the index its own"
@@ -96,8 +96,8 @@ def test_a_container_has_its_device_and_the_host_knows_its_pids(
 def test_two_containers_of_one_card_know_only_themselves(uuids: list[str], image: Path, run_nvml: RunNvml) -> None:
     edits = container_edits(uuids[0])
     with (
-        Container(image, edits, uid=UID, memory=64 * MIB) as first,
-        Container(image, edits, uid=UID + 1, memory=128 * MIB) as second,
+        Container(image, edits, UID, 64 * MIB) as first,
+        Container(image, edits, UID + 1, 128 * MIB) as second,
     ):
         assert first.lines["pids"] == second.lines["pids"] == ["1"]
         host = json.loads(run_nvml(HOST))[0]
@@ -108,7 +108,7 @@ def test_two_containers_of_one_card_know_only_themselves(uuids: list[str], image
 
 def test_the_state_is_found_without_the_environment(uuids: list[str], image: Path) -> None:
     edits = replace(container_edits(uuids[5]), env={})
-    with Container(image, edits, uid=UID, memory=MIB) as tenant:
+    with Container(image, edits, UID, MIB) as tenant:
         assert tenant.lines["card"] == ["5", uuids[5]]
 
 
@@ -116,8 +116,22 @@ def test_the_state_may_lie_elsewhere(uuids: list[str], image: Path) -> None:
     edits = container_edits(uuids[5])
     state, *libraries = edits.mounts
     moved = replace(edits, mounts=(replace(state, target="/elsewhere"), *libraries))
-    with Container(image, replace(moved, env={names.ENV_SIM_DIR: "/elsewhere"}), uid=UID, memory=MIB) as tenant:
+    with Container(image, replace(moved, env={names.ENV_SIM_DIR: "/elsewhere"}), UID, MIB) as tenant:
         assert tenant.lines["card"] == ["5", uuids[5]]
+
+
+def test_a_program_that_carries_the_driver_in_itself(uuids: list[str], tmp_path: Path, run_nvml: RunNvml) -> None:
+    archive = sim_libraries() / "libcuda_static.a"
+    if not archive.exists():
+        pytest.skip(f"no {archive}: run make build")
+    edits = container_edits(uuids[7])
+    alone = replace(edits, mounts=edits.mounts[:1])  # no libraries
+    with Container(build_static_image(tmp_path, archive), alone, 64 * MIB) as tenant:
+        assert (tenant.lines["cuda"], "ready" in tenant.lines) == (["1"], True)
+        host = json.loads(run_nvml(HOST))
+        assert list(host[7]) == [str(tenant.host_pid)]
+        with Machine() as machine:
+            assert [client.pid for client in read_state(machine).clients] == [tenant.host_pid]
 
 
 def _without(edits: ContainerEdits, name: str) -> ContainerEdits:
@@ -130,7 +144,7 @@ def _without(edits: ContainerEdits, name: str) -> ContainerEdits:
     ids=["control", "uvm", "card"],
 )
 def test_a_missing_node_is_a_missing_device(uuids: list[str], image: Path, missing: str, code: str) -> None:
-    with Container(image, _without(container_edits(uuids[2]), missing), uid=UID, memory=MIB) as tenant:
+    with Container(image, _without(container_edits(uuids[2]), missing), UID, MIB) as tenant:
         assert tenant.lines["error"] == ["cuInit", code]
 
 
@@ -145,7 +159,7 @@ def test_a_node_cannot_be_forged(uuids: list[str], image: Path, tmp_path: Path, 
     source = {"file": copy, "other-node": real.source, "null": Path("/dev/null")}[forged]
     more = replace(edits, nodes=(*edits.nodes, Mount(source, "/dev/nvidia4", ("rw", "nosuid"))))
     more = replace(more, env={**more.env, names.ENV_SIM_DEV: "/dev"})
-    with Container(image, more, uid=UID, memory=MIB) as tenant:
+    with Container(image, more, UID, MIB) as tenant:
         assert tenant.lines["nvml"] == ["1"]
         assert tenant.lines["card"] == ["2", uuids[2]]
 
@@ -155,5 +169,5 @@ def test_a_machine_of_one_user_is_closed_to_others(machine_file: Path, image: Pa
     write_tree(tmp_path / "tree", sim_libraries())
     with Machine() as machine:
         (uuid,) = [device.uuid for device in read_state(machine).devices]
-    with Container(image, container_edits(uuid), uid=UID, memory=MIB) as tenant:
+    with Container(image, container_edits(uuid), UID, MIB) as tenant:
         assert tenant.lines["error"] == ["cuInit", "802"], "CUDA_ERROR_SYSTEM_NOT_READY"

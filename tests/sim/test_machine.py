@@ -32,6 +32,7 @@ def take_slot(path: Path, slot: int, *, memory: int = 0) -> int:
     with Machine(path) as machine:
         client = ffi.new("struct sim_client *")
         client.state, client.pid, client.name = 1, os.getpid(), b"tenant"
+        client.pid_ns = Path("/proc/self/ns/pid").stat().st_ino
         client.device[0].memory = memory
         machine.write_bytes(bytes(ffi.buffer(client)), "client", slot)
     return fd

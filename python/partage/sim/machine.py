@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from partage._abi import ffi, lib
-from partage.locks import is_locked, locked
+from partage.locks import is_locked, locked, owner
 from partage.model import DeviceError, NotFoundError, UsageError, names
 from partage.sim.fields import MODEL_FIELDS, PLACE_FIELDS
 from partage.sim.identity import serial_of, uuid_of
@@ -195,7 +195,19 @@ class Machine:
         with contextlib.ExitStack() as half_made:
             half_made.callback(os.close, self.fd)
             self._check(subject)
+            self.pids = self._open_pids()
             half_made.pop_all()
+
+    def _open_pids(self) -> int:
+        """Return the descriptor of the file that tells pids across namespaces; -1 where there is none.
+
+        Closing it would drop the locks that this very process has there, if it is a client too: it is then known in its
+        own pid namespace only.
+        """
+        try:
+            return os.open(self.path.with_name(names.PIDS_FILE), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError:
+            return -1
 
     def _check(self, subject: str) -> None:
         found = self._head()
@@ -226,8 +238,10 @@ class Machine:
         self.close()
 
     def close(self) -> None:
-        """Let the file go."""
+        """Let the files go."""
         os.close(self.fd)
+        if self.pids >= 0:
+            os.close(self.pids)
 
     def offset(self, *path: str | int) -> int:
         """Return the byte offset of a field: `offset("device", 3, "lost")`."""
@@ -267,6 +281,15 @@ class Machine:
     def alive(self, slot: int) -> bool:
         """Say whether a process holds this client slot."""
         return is_locked(self.fd, lib.SIM_LOCK_CLIENT + slot)
+
+    def pid_of(self, slot: int) -> int:
+        """Return the pid of a client as this pid namespace counts it; 0 where that contains no such process."""
+        client = self.read("struct sim_client", "client", slot)
+        if self.pids >= 0:
+            found = owner(self.pids, client.generation * lib.SIM_CLIENTS + slot)
+            if found is not None:
+                return found
+        return int(client.pid) if client.pid_ns == Path("/proc/self/ns/pid").stat().st_ino else 0
 
     def wake(self, *path: str | int) -> None:
         """Wake all sleepers on a futex word. The kernel looks at the page, so a cut file is an error, not a signal."""

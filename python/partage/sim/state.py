@@ -20,9 +20,10 @@ _WINDOW: Final = 20  # buckets: the last second
 
 @dataclass(frozen=True, slots=True)
 class ClientState:
-    """One live process; per device: `memory`, `contexts` in bytes, `busy` as a ratio 0 to 1 of the last second.
+    """One live process, by its pid here (0: outside this pid namespace).
 
-    `busy_ns`: time of each device's compute engine that it used since it started.
+    Per device: `memory`, `contexts` in bytes, `busy` as a ratio 0 to 1 of the last second, `busy_ns`: time of its
+    compute engine that the process used since it started.
     """
 
     slot: int
@@ -89,7 +90,7 @@ def _client(machine: Machine, slot: int, ndev: int) -> ClientState | None:
     now = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
     return ClientState(
         slot=slot,
-        pid=client.pid,
+        pid=machine.pid_of(slot),
         pid_ns=client.pid_ns,
         name=_text(client.name),
         calls=client.calls,
