@@ -142,3 +142,22 @@ def test_a_machine_that_was_never_finished_is_none(machine_file):
     machine_file.touch()
     with pytest.raises(NotFoundError, match="never finished"):
         Machine(machine_file)
+
+
+def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="PARTAGE_SIM_DIR"):
+        create(profiles.find("zero"), tmp_path / "file" / "machine", shared=True)
+
+
+def test_a_shared_machine_is_for_all_users(machine_file: Path) -> None:
+    mask = os.umask(0o077)
+    try:
+        create(profiles.find("zero"), shared=True)
+        create(profiles.find("zero2"), shared=True, replace=True)
+    finally:
+        os.umask(mask)
+    modes = [
+        path.stat().st_mode & 0o777 for path in (machine_file.parent, machine_file, machine_file.with_name("pids"))
+    ]
+    assert modes == [0o755, 0o666, 0o644]

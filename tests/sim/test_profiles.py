@@ -31,7 +31,18 @@ SMALL = 'name = "small"\n' + DEVICE
 
 def test_shipped_profiles_say_simulated_and_fit_the_machine() -> None:
     shipped = profiles.load_all()
-    wanted = {"h100-80g", "8xh100", "4xa100-pcie", "v100", "rtx4090", "a100-mig", "zero", "zero2", "zero-nvswitch"}
+    wanted = {
+        "h100-80g",
+        "8xh100",
+        "4xa100-pcie",
+        "4xl40s",
+        "v100",
+        "rtx4090",
+        "a100-mig",
+        "zero",
+        "zero2",
+        "zero-nvswitch",
+    }
     assert wanted <= {profile.name for profile in shipped}
     for profile in shipped:
         assert all("SIMULATED" in device.name for device in profile.devices)

@@ -124,14 +124,18 @@ def _refuse_if_used(fd: int, path: Path, *, replace: bool) -> bool:
 
 def _make_directory(place: Path, *, shared: bool) -> None:
     """Make the machine's directory and the file beside the machine that clients only read."""
-    place.mkdir(mode=0o700, parents=True, exist_ok=True)
-    fd = os.open(place / names.PIDS_FILE, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
-        if shared:
-            os.fchmod(fd, 0o644)
-            place.chmod(0o755)
-    finally:
-        os.close(fd)
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fd = os.open(place / names.PIDS_FILE, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            if shared:
+                os.fchmod(fd, 0o644)
+                place.chmod(0o755)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        step = f"set {names.ENV_SIM_DIR} to a directory of your own"
+        raise UsageError(f"directory {place}", error.strerror, "a machine is made in it", step) from error
 
 
 def create(

@@ -109,7 +109,35 @@ static void cpu_sets(void)
 static void without_nvlink(void)
 {
 	nvmlEnableState_t state;
+	unsigned node;
 	GIVES(NVML_ERROR_NOT_SUPPORTED, nvmlDeviceGetNvLinkState(device_at(0), 0, &state));
+	GIVES(NVML_ERROR_NOT_SUPPORTED, nvmlDeviceGetNumaNodeId(device_at(0), &node)); /* its memory is no node */
+}
+
+/* PCIe alone: cards behind one switch are nearer to each other than those across the NUMA nodes. */
+static void behind_pcie_switches(void)
+{
+	nvmlDevice_t near[4];
+	nvmlPciInfo_t pci[4];
+	unsigned long nodes;
+	unsigned count = 4;
+
+	without_nvlink();
+	CHECK(ancestor(0, 1) == NVML_TOPOLOGY_SINGLE && ancestor(1, 2) == NVML_TOPOLOGY_SYSTEM, "%u %u", ancestor(0, 1),
+	      ancestor(1, 2));
+	OK(nvmlDeviceGetTopologyNearestGpus(device_at(2), NVML_TOPOLOGY_SINGLE, &count, near));
+	CHECK(count == 1 && near[0] == device_at(3), "%u behind the switch", count);
+	CHECK(peers(2, 3, NVML_P2P_CAPS_INDEX_READ) == NVML_P2P_STATUS_OK &&
+	              peers(2, 3, NVML_P2P_CAPS_INDEX_NVLINK) == NVML_P2P_STATUS_NOT_SUPPORTED &&
+	              peers(0, 3, NVML_P2P_CAPS_INDEX_READ) == NVML_P2P_STATUS_CHIPSET_NOT_SUPPORTED,
+	      "peer access goes through the switch only");
+	for (unsigned i = 0; i < 4; i++) {
+		OK(nvmlDeviceGetMemoryAffinity(device_at(i), 1, &nodes, NVML_AFFINITY_SCOPE_NODE));
+		CHECK(nodes == 1ul << i / 2, "card %u is near nodes %#lx", i, nodes);
+		OK(nvmlDeviceGetPciInfo_v3(device_at(i), &pci[i]));
+		for (unsigned j = 0; j < i; j++)
+			CHECK(strcmp(pci[i].busId, pci[j].busId) != 0, "cards %u and %u at %s", i, j, pci[i].busId);
+	}
 }
 
 int main(void)
@@ -118,5 +146,6 @@ int main(void)
 	run_on("8xh100", all_through_switches);
 	run_on("8xh100", cpu_sets);
 	run_on("v100", without_nvlink);
+	run_on("4xl40s", behind_pcie_switches);
 	return 0;
 }
