@@ -99,6 +99,7 @@ struct arb_account {
 	unsigned missed;
 	uint64_t from, to; /* in flight within the step being settled */
 	uint64_t since; /* when that period in flight began */
+	bool flying; /* it had not ended at the end of the latest step */
 	bool whole; /* and it is one piece */
 };
 

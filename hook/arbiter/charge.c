@@ -25,6 +25,19 @@ static bool pauses_count(const struct arb_account *a)
 	return a->role == ARB_HOLDER && a->used && a->device->waiting > 0 && a->gap && a->gap < ARB_GAP_SHORT;
 }
 
+/* When the period in flight began that reaches into this step: where it has ended meanwhile, the claim does not say so any
+ * more, and whoever came later must not pass for the first. */
+static void find_beginning(struct arb_account *a, uint64_t begin)
+{
+	const struct arb_claim *c = &a->claim;
+
+	if (c->busy)
+		a->since = c->busy_since && c->busy_since < a->from ? c->busy_since : a->from;
+	else if (!a->flying || a->from > begin)
+		a->since = a->from;
+	a->flying = c->busy;
+}
+
 /* Sets [from, to): the part of [begin, now) in which it had work in flight, as one piece; false: none. */
 static bool find_flight(struct arb_account *a, uint64_t begin, uint64_t now)
 {
@@ -35,15 +48,13 @@ static bool find_flight(struct arb_account *a, uint64_t begin, uint64_t now)
 	/* A period is known to have ended a little before somebody noticed: what was counted meanwhile is not counted again. */
 	if (total > a->seen || a->seen - total > ARB_GUARD)
 		a->seen = total;
-	if (!charged(a, now))
-		return false;
 	a->to = c->busy ? now : arb_least(now, arb_most(c->idle_since, begin + flight));
 	if (pauses_count(a))
 		flight = arb_least(a->to, now) - begin;
 	a->from = a->to - flight;
-	a->since = c->busy_since < a->from && c->busy_since ? c->busy_since : a->from;
+	find_beginning(a, begin);
 	a->whole = c->busy ? a->from <= begin || a->from == c->busy_since : a->from <= begin;
-	return flight > 0;
+	return flight > 0 && charged(a, now);
 }
 
 /* What a closed turn of which little was in flight (SHORT) can still use of the device. */

@@ -46,6 +46,7 @@ static void set_up_device(struct gate *g, struct vgpu_state *s, int index, bool 
 	uint32_t turn = s->policy.device[index].turn;
 	d->turn = s->turns && turn < PTG_DEVICES && turn < s->turns->ndev ? &s->turns->turn[turn] : &no_turn;
 	d->line = slot ? &s->ledger.map->turn[index][s->slot] : &g->line[index];
+	d->common = slot ? &s->ledger.map->device[index] : NULL;
 	d->bucket = slot ? &s->ledger.map->device[index].bucket_ns : &g->bucket[index];
 }
 
@@ -298,6 +299,8 @@ static void account(struct gate *g, struct vgpu_launch *launch, struct vgpu_gate
 	uint64_t now = vgpu_now_ns();
 	uint32_t before = t && t->device == launch->device ? t->since : 0;
 	d->launches++;
+	d->part_ns += gate_mean(d, launch->work);
+	d->launched_ns = now;
 	__atomic_store_n(&d->line->launches, d->launches, __ATOMIC_RELAXED);
 	if (marked) {
 		mark->device = launch->device;
@@ -317,7 +320,7 @@ static void account(struct gate *g, struct vgpu_launch *launch, struct vgpu_gate
 	}
 	if (t && t->device == launch->device)
 		give(g, launch->device, t, launch->word);
-	gate_helper_need(g, gate_urgent(d) ? now + gate_in_flight(g, launch->device) : now + GATE_TICK_NS);
+	gate_helper_need(g, gate_awaited(d, now) ? now + gate_in_flight(g, launch->device) : now + GATE_TICK_NS);
 }
 
 void vgpu_gate_leave(struct vgpu_launch *launch, CUresult result)

@@ -1,5 +1,5 @@
-/* gate_core.h: what the files of the gate share (gate.c, gate_turn.c, gate_marks.c, gate_told.c, gate_flight.c,
- * gate_helper.c, gate_capture.c).
+/* gate_core.h: what the files of the gate share (gate.c, gate_turn.c, gate_peers.c, gate_marks.c, gate_told.c,
+ * gate_flight.c, gate_helper.c, gate_capture.c).
  *
  * Words: a launch is *inside* from the gate to the driver's return. A *mark* is an event that the launching thread has
  * recorded behind its launch. A *tail* is what one thread has launched behind its latest mark. *In flight* is what is
@@ -53,6 +53,7 @@ struct gate_device {
 	struct ptg_slot_turn *line; /* in the ledger; its writer is this process alone */
 	const struct ptg_turn *turn;
 	uint64_t *bucket; /* PTG_BUCKET_NS */
+	struct ptg_ledger_device *common; /* to all processes of the container; NULL: none */
 	uint64_t busy_ns; /* 0: no period */
 	uint64_t known_ns; /* when something was last known to be over */
 	uint64_t seen_ns; /* when the latest mark that is over ended, as far as is known */
@@ -64,6 +65,9 @@ struct gate_device {
 	uint64_t over; /* marks that are over */
 	uint64_t mean_ns[VGPU_WORKS]; /* of one launch; 0: none was seen yet */
 	uint64_t peers_at; /* when `peers` was counted */
+	uint64_t past_ns; /* periods of others that began before were waited for long enough */
+	uint64_t part_ns; /* worth of what was launched in this period */
+	uint64_t launched_ns; /* when it last launched by the slow way */
 	uint64_t want_ns;
 	uint32_t queued[VGPU_WORKS]; /* launches under marks */
 	uint32_t loose[VGPU_WORKS]; /* launches of tails that were given up since the latest mark */
@@ -74,6 +78,7 @@ struct gate_device {
 	uint32_t policy; /* sequence of the policy when a launch was last seen here */
 	bool met; /* under the gate since then */
 	bool degraded;
+	bool leaving; /* another process of the container may begin before this one's period has ended */
 	bool stuck; /* something in flight did not end in time, nothing has since: launches find room without it ending */
 	uint32_t let, doubled; /* how many may now, how many the latest time */
 };
@@ -130,6 +135,10 @@ struct gate_wait {
 	uint64_t sleep_ns; /* at most so long now */
 	enum vgpu_work work; /* that waits */
 	bool room; /* that is what it waits for now */
+	uint64_t peers_ns; /* nothing of another process has ended since; 0: it did not have to wait for one */
+	uint32_t peer_bell; /* as it was then */
+	bool peers; /* it waits for other processes of the container now */
+	bool behind; /* has had its part: first those that wait already */
 	bool free; /* not under the gate any more */
 };
 /* False: gate_wait(), then again. */
@@ -141,6 +150,28 @@ void gate_pay(struct gate *g, int device, uint64_t now); /* the private bucket, 
 uint64_t gate_bound(const struct gate *g, int device);
 bool gate_urgent(const struct gate_device *d); /* somebody waits to hear that this process is idle */
 void gate_ring(struct gate *g);
+
+/* ---- gate_peers.c: processes of one container; with the lock held, which sleeping gives back meanwhile ---------------- */
+
+uint32_t gate_peers(struct gate *g, int device,
+                    uint64_t now); /* that have work in flight, this one too; a little old */
+bool gate_peers_wait(const struct gate_device *d, uint64_t now); /* others wait until this one has nothing in flight */
+void gate_peers_ended(struct gate_device *d, uint64_t now); /* it has nothing */
+void gate_peers_leave(struct gate *g, int device, uint64_t now); /* it has little, where that is so */
+uint64_t gate_peers_look_at(struct gate *g, int device, uint64_t now); /* when that may be so */
+/* It may not begin a period: enough others are in one. gate_peers_sleep(), then again. */
+bool gate_peers_full(struct gate *g, int device, struct gate_wait *wait, uint64_t now);
+bool gate_peers_before(const struct gate *g, int device); /* the same, of one just begun */
+bool gate_peers_next(const struct gate *g, int device, const struct gate_wait *wait,
+                     uint64_t now); /* has had its part */
+
+/* Somebody waits to hear that this process has nothing in flight. */
+static inline bool gate_awaited(const struct gate_device *d, uint64_t now)
+{
+	return gate_urgent(d) || gate_peers_wait(d, now);
+}
+
+void gate_peers_sleep(struct gate *g, int device, struct gate_wait *wait);
 
 /* ---- gate_flight.c: what is in flight; with the lock held ------------------------------------------------------------ */
 

@@ -46,6 +46,7 @@ void gate_take_stock(struct gate *g, struct vgpu_gate_thread *t, int device, CUs
 	t->since += launched;
 	t->unmarked += launched;
 	d->launches += launched;
+	d->part_ns += launched * gate_mean(d, VGPU_WORK_KERNEL);
 	if (launched)
 		__atomic_store_n(&d->line->launches, d->launches, __ATOMIC_RELAXED);
 	if (t->since && (t->stream != stream || t->device != device))
@@ -160,6 +161,7 @@ void gate_begin(struct gate *g, int device, uint64_t now)
 	if (d->busy_ns)
 		return;
 	d->seen_ns = d->known_ns = now;
+	d->part_ns = 0;
 	store_busy(g, device, now);
 	if (__atomic_load_n(&d->turn->flags, __ATOMIC_SEQ_CST) & PTG_TURN_WATCHED) /* not before it is stored */
 		gate_ring(g);
@@ -168,10 +170,12 @@ void gate_begin(struct gate *g, int device, uint64_t now)
 void gate_withdraw(struct gate *g, int device)
 {
 	store_busy(g, device, 0);
-	gate_ring(g);
+	if (gate_urgent(&g->device[device]))
+		gate_ring(g);
+	gate_peers_ended(&g->device[device], vgpu_now_ns());
 }
 
-static void end_period(struct gate *g, int device)
+static void end_period(struct gate *g, int device, uint64_t now)
 {
 	struct gate_device *d = &g->device[device];
 	uint64_t end = d->known_ns < d->busy_ns ? d->busy_ns : d->known_ns;
@@ -183,6 +187,7 @@ static void end_period(struct gate *g, int device)
 	store_busy(g, device, 0);
 	if (gate_urgent(d))
 		gate_ring(g);
+	gate_peers_ended(d, now);
 }
 
 /* No thread launches without a look from here on, and none is on its way; false: one is, or some have meanwhile. */
@@ -221,11 +226,11 @@ bool gate_settle(struct gate *g, int device, const struct vgpu_gate_thread *self
 	if (!d->busy_ns || d->inside || d->marks || !tails_over(g, device, now))
 		return false;
 	bool alone = g->threads <= (self && self->used ? 1 : 0);
-	if (!alone && !gate_urgent(d) && now - d->known_ns < GATE_LAZY_NS)
+	if (!alone && !gate_awaited(d, now) && now - d->known_ns < GATE_LAZY_NS)
 		return false; /* a barrier for each pause would cost more than it tells anybody */
 	if (!all_out(g, device, self))
 		return false;
 	forget_tails(g, device);
-	end_period(g, device);
+	end_period(g, device, now);
 	return true;
 }

@@ -70,14 +70,14 @@ static uint64_t next_look(struct gate *g, int device, uint64_t now)
 {
 	struct gate_device *d = &g->device[device];
 	uint64_t flight = gate_in_flight(g, device), expected = d->seen_ns + flight;
-	if (flight == 0 && !d->inside && !gate_urgent(d) && d->known_ns + GATE_LAZY_NS > now)
+	bool awaited = gate_awaited(d, now);
+	if (flight == 0 && !d->inside && !awaited && d->known_ns + GATE_LAZY_NS > now)
 		return d->known_ns + GATE_LAZY_NS;
 	if (expected > now + GATE_POLL_NS)
-		return gate_urgent(d)                  ? gate_look_at(d, expected, now)
+		return awaited                         ? gate_look_at(d, expected, now)
 		       : expected - now < GATE_TICK_NS ? expected
 		                                       : now + GATE_TICK_NS;
-	uint64_t late = now > expected ? (now - expected) / 8 : 0,
-	         most = gate_urgent(d) ? GATE_TICK_NS : 5 * GATE_TICK_NS;
+	uint64_t late = now > expected ? (now - expected) / 8 : 0, most = awaited ? GATE_TICK_NS : 5 * GATE_TICK_NS;
 	late = late < GATE_POLL_NS ? GATE_POLL_NS : late;
 	return now + (late < most ? late : most);
 }
@@ -99,7 +99,9 @@ static uint64_t look(struct gate *g, struct watch *w)
 		if (!d->busy_ns)
 			continue;
 		gate_pay(g, (int)i, now);
-		uint64_t at = next_look(g, (int)i, now);
+		gate_peers_leave(g, (int)i, now);
+		uint64_t at = next_look(g, (int)i, now), leaves = gate_peers_look_at(g, (int)i, now);
+		at = leaves < at ? leaves : at;
 		next = at < next ? at : next;
 		w->word[w->count++] =
 		        (struct waited_word){.address = (uintptr_t)&d->turn->word, .value = word, .flags = WORD_32};

@@ -164,10 +164,13 @@ static uint64_t clip(uint64_t value, uint64_t least, uint64_t most)
 }
 
 /* The means move by what the marks took, against what they were expected to take. All that is known of it are two looks,
- * at the first of which they were not over: an expectation between the two is kept. Who looks late learns nothing. */
-static void learn(struct gate_device *d, const uint32_t launches[VGPU_WORKS], uint64_t least, uint64_t most)
+ * at the first of which they were not over: an expectation between the two is kept. Who looks late learns nothing. Where
+ * other processes of the container have work in flight too, the device may have spent their part of the time on theirs. */
+static void learn(struct gate *g, int device, const uint32_t launches[VGPU_WORKS], uint64_t least, uint64_t most)
 {
-	uint64_t expected = gate_worth(d, launches), took = clip(expected, least, most);
+	struct gate_device *d = &g->device[device];
+	uint64_t expected = gate_worth(d, launches);
+	uint64_t took = clip(expected, least / gate_peers(g, device, vgpu_now_ns()), most);
 	for (int work = 0; work < VGPU_WORKS; work++) {
 		if (launches[work] == 0)
 			continue;
@@ -210,7 +213,7 @@ static void count_over(struct gate *g, int device, uint64_t now)
 	uint64_t from = first > d->seen_ns ? first : d->seen_ns;
 	uint64_t most = now > from ? now - from : 0, least = clip(open > from ? open - from : 0, 0, most);
 	if (teaches)
-		learn(d, launches, least, most);
+		learn(g, device, launches, least, most);
 	d->seen_ns = d->known_ns = teaches ? from + clip(gate_worth(d, launches), least, most) : now;
 	d->stuck = false;
 	d->let = d->doubled = 0;

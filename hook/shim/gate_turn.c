@@ -18,7 +18,6 @@
 #define EXPIRED_NS  200000 /* the same while the deadline has passed and the word still says that we may */
 #define DEADLINE_NS UINT64_C(2000000000) /* a deadline further ahead is garbage */
 #define DEBT_NS     UINT64_C(900000000) /* most that the bucket may owe: nobody stands still for longer */
-#define PEERS_NS    5000000 /* how old the count of busy processes may be */
 
 void gate_sleep(const uint32_t *word, uint32_t value, uint64_t ns, bool shared)
 {
@@ -53,23 +52,6 @@ static uint32_t rate(int device)
 	return permille >= 1 && permille <= 1000 ? permille : 1000;
 }
 
-/* Processes of the container that have work in flight here; the line of one that was killed counts until somebody gives its
- * slot back. */
-static uint32_t peers(struct gate *g, int device, uint64_t now)
-{
-	struct gate_device *d = &g->device[device];
-	struct vgpu_state *s = vgpu_state();
-	if (!g->bell || !s || (d->peers && now - d->peers_at < PEERS_NS))
-		return d->peers ? d->peers : 1;
-	uint32_t count = 0;
-	for (uint32_t i = 0; i < vgpu_slot_high(s->ledger.map); i++)
-		count +=
-		        i == s->slot || __atomic_load_n(&s->ledger.map->turn[device][i].busy_ns, __ATOMIC_RELAXED) != 0;
-	d->peers = count ? count : 1;
-	d->peers_at = now;
-	return d->peers;
-}
-
 void gate_pay(struct gate *g, int device, uint64_t now)
 {
 	struct gate_device *d = &g->device[device];
@@ -77,7 +59,7 @@ void gate_pay(struct gate *g, int device, uint64_t now)
 	if (!d->degraded || !d->busy_ns || now <= from)
 		return;
 	d->charged_ns = now;
-	uint64_t price = (now - from) * 1000 / rate(device) / peers(g, device, now);
+	uint64_t price = (now - from) * 1000 / rate(device) / gate_peers(g, device, now);
 	uint64_t most = now + PTG_BUCKET_NS + DEBT_NS;
 	uint64_t before = __atomic_load_n(d->bucket, __ATOMIC_RELAXED), after;
 	do {
@@ -161,9 +143,7 @@ static bool may_by_turn(struct gate *g, int device, struct gate_wait *wait, uint
 
 /* ---- room --------------------------------------------------------------------------------------------------------------- */
 
-/* For all processes of the container together, although each keeps to it alone: how long a launch takes is learned from
- * the time between ends, which the others' launches lengthen. A part of it for each would cut twice, and leave so little
- * in each context's queue that the device spends its time going from one to the next. */
+/* For all processes of the container together: gate_peers.c sees to it. */
 uint64_t gate_bound(const struct gate *g, int device)
 {
 	const struct gate_device *d = &g->device[device];
@@ -176,7 +156,8 @@ uint64_t gate_bound(const struct gate *g, int device)
 }
 
 /* What is in flight may need the next launch in order to end, or be long: one launch is let through, and, as long as still
- * nothing ends, after every further guard twice as many. */
+ * nothing ends, twice as many each time that as much time has passed again: of long kernels no more come than the device
+ * could have done meanwhile. */
 static bool let_through(struct gate_device *d, const struct gate_wait *wait, uint64_t now)
 {
 	if (d->let == 0 && now >= wait->room_ns) {
@@ -190,19 +171,26 @@ static bool let_through(struct gate_device *d, const struct gate_wait *wait, uin
 	return true;
 }
 
-/* One launch always has room. */
+/* One launch always has room, unless another process of the container is next. */
 static bool has_room(struct gate *g, int device, struct gate_wait *wait, uint64_t now)
 {
 	struct gate_device *d = &g->device[device];
 	uint64_t flight = gate_in_flight(g, device);
-	if (flight == 0 || flight + gate_mean(d, wait->work) <= gate_bound(g, device))
+	bool yields = gate_peers_next(g, device, wait, now);
+	if (!yields && (flight == 0 || flight + gate_mean(d, wait->work) <= gate_bound(g, device)))
 		return true;
+	if (yields && flight == 0 && gate_settle(g, device, vgpu_gate_self, now)) {
+		wait->behind = true;
+		return false;
+	}
 	if (wait->room_ns == 0 || wait->over != d->over) {
 		wait->over = d->over;
-		wait->room_ns = now + (d->stuck ? 0 : 2 * flight) + GATE_GUARD_NS;
+		wait->room_ns = now + (d->stuck ? now - d->seen_ns : 2 * flight) + GATE_GUARD_NS;
 	}
 	if (let_through(d, wait, now))
 		return true;
+	if (yields)
+		gate_peers_leave(g, device, now);
 	uint64_t next = gate_look_at(d, gate_next_over(g, device), now);
 	wait->sleep_ns = next - now < GATE_TICK_NS ? next - now : GATE_TICK_NS;
 	return false;
@@ -235,6 +223,18 @@ void gate_waited(struct gate *g, int device, struct gate_wait *wait)
 	__atomic_store_n(&d->line->waited_ns, d->waited_ns, __ATOMIC_RELAXED);
 }
 
+/* A period begins, and is withdrawn where the turn has gone meanwhile or others of the container were quicker. */
+static bool begins(struct gate *g, int device, const struct gate_wait *wait, uint64_t now)
+{
+	struct gate_device *d = &g->device[device];
+	gate_begin(g, device, now);
+	uint32_t word = __atomic_load_n(&d->turn->word, __ATOMIC_SEQ_CST);
+	if ((d->degraded || word == wait->word) && !gate_peers_before(g, device))
+		return true;
+	gate_withdraw(g, device);
+	return false;
+}
+
 bool gate_may_launch(struct gate *g, int device, struct gate_wait *wait)
 {
 	struct gate_device *d = &g->device[device];
@@ -243,19 +243,22 @@ bool gate_may_launch(struct gate *g, int device, struct gate_wait *wait)
 		wait->free = !gate_gated(device);
 		if (wait->free)
 			return true;
-		wait->room = false;
+		wait->room = wait->peers = false;
 		if (!may_by_turn(g, device, wait, now))
 			return false;
-		wait->room = !has_room(g, device, wait, now);
-		if (wait->room)
-			return false;
-		if (d->busy_ns)
-			return true;
-		gate_begin(g, device, now);
-		uint32_t word = __atomic_load_n(&d->turn->word, __ATOMIC_SEQ_CST);
-		if (d->degraded || word == wait->word)
-			return true;
-		gate_withdraw(g, device);
+		if (d->busy_ns) {
+			if (has_room(g, device, wait, now))
+				return true;
+			wait->room = d->busy_ns != 0;
+			if (wait->room)
+				return false;
+		} else {
+			wait->peers = gate_peers_full(g, device, wait, now);
+			if (wait->peers)
+				return false;
+			if (begins(g, device, wait, now))
+				return true;
+		}
 	}
 }
 
@@ -275,6 +278,8 @@ static void wait_for_turn(struct gate *g, int device, struct gate_wait *wait)
 {
 	struct gate_device *d = &g->device[device];
 	uint64_t now = vgpu_now_ns();
+	wait->behind = false; /* all begin anew with the next turn */
+	wait->peers_ns = 0;
 	if (wait->want_ns == 0) {
 		wait->want_ns = now;
 		gate_want(d, 1, now);
@@ -294,8 +299,11 @@ static void wait_for_turn(struct gate *g, int device, struct gate_wait *wait)
 
 void gate_wait(struct gate *g, int device, struct gate_wait *wait)
 {
-	if (wait->room) {
+	if (wait->room || wait->peers)
 		gate_waited(g, device, wait); /* it has its turn */
+	if (wait->peers) {
+		gate_peers_sleep(g, device, wait);
+	} else if (wait->room) {
 		wait_for_room(g, wait);
 	} else {
 		wait_for_turn(g, device, wait);

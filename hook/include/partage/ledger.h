@@ -130,7 +130,11 @@ struct ptg_ledger_device {
 	uint64_t reserved0[6];
 	uint64_t
 	        bucket_ns; /* CLOCK_MONOTONIC: until when the container has used up its private bucket; see PTG_BUCKET_NS */
-	uint64_t reserved1[7];
+	uint64_t peer_ns; /* CLOCK_MONOTONIC: when a process last waited for others of its own container */
+	uint64_t peer_leaves; /* `busy_ns` of the process beside which another of the container may begin */
+	uint32_t peer_bell; /* futex: +1 when one that waits so may begin */
+	uint32_t reserved2;
+	uint64_t reserved1[4];
 };
 
 struct ptg_ledger {

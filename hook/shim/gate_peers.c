@@ -1,0 +1,163 @@
+/* gate_peers.c: the processes of one container, while it has its turn: one after the other.
+ *
+ * A device goes from one context to another at a price, and what it has in flight of each is what a closed turn still has
+ * to wait for. So one process of a container launches at a time, as much as the bound allows; who has had that much, while
+ * others of the container wait, lets it run to its end and stands behind them. So that the device does not stand still
+ * meanwhile, the next one begins when little is left of it: it is *leaving* then, and launches nothing more.
+ * Called by gate_turn.c, gate_flight.c and gate_helper.c with the gate's lock. There is no queue and no owner: who has work
+ * in flight says so in its own line of the ledger (`busy_ns`), the common line says which of them is leaving
+ * (`peer_leaves`, by when it began), who waits says when it last did (`peer_ns`), and sleeps on `peer_bell`.
+ * What can go wrong: a process dies or is stopped in flight, or its kernel waits for one of a process that waits here.
+ * Where nothing has ended for PATIENCE_NS, what is in flight now is not waited for any more. A scribbled ledger harms its
+ * own container alone. */
+#include "gate_core.h"
+
+#define LITTLE_NS   1000000 /* so much is left of who leaves */
+#define QUIET_NS    200000 /* who has launched nothing for so long waits for what it has launched */
+#define RECENT_NS   10000000 /* who waits says so twice as often */
+#define PATIENCE_NS UINT64_C(500000000)
+#define COUNT_NS    5000000 /* how old the count of busy processes may be */
+
+/* ---- counting ---------------------------------------------------------------------------------------------------------- */
+
+struct peers {
+	uint32_t busy; /* with work in flight, besides this one */
+	uint32_t before; /* of them began before this one, and may launch */
+	bool leaving; /* one of them leaves */
+};
+
+/* The line of one that was killed counts until somebody gives its slot back, or it has been waited for in vain. */
+static struct peers look(const struct gate *g, int device)
+{
+	const struct gate_device *d = &g->device[device];
+	struct vgpu_state *s = vgpu_state();
+	struct peers peers = {0};
+	if (!d->common || !s)
+		return peers;
+	uint64_t leaves = __atomic_load_n(&d->common->peer_leaves, __ATOMIC_SEQ_CST);
+	uint64_t own = d->busy_ns ? d->busy_ns : UINT64_MAX;
+	for (uint32_t i = 0; i < vgpu_slot_high(s->ledger.map); i++) {
+		uint64_t busy = __atomic_load_n(&s->ledger.map->turn[device][i].busy_ns, __ATOMIC_SEQ_CST);
+		if (i == s->slot || busy <= d->past_ns)
+			continue;
+		peers.busy++;
+		if (busy == leaves)
+			peers.leaving = true;
+		else
+			peers.before += busy < own || (busy == own && i < s->slot);
+	}
+	return peers;
+}
+
+uint32_t gate_peers(struct gate *g, int device, uint64_t now)
+{
+	struct gate_device *d = &g->device[device];
+	if (d->peers == 0 || now - d->peers_at >= COUNT_NS) {
+		d->peers = 1 + look(g, device).busy;
+		d->peers_at = now;
+	}
+	return d->peers;
+}
+
+/* ---- waiting for each other ---------------------------------------------------------------------------------------------- */
+
+bool gate_peers_wait(const struct gate_device *d, uint64_t now)
+{
+	return d->common && now - __atomic_load_n(&d->common->peer_ns, __ATOMIC_SEQ_CST) < RECENT_NS;
+}
+
+static void ring(struct gate_device *d)
+{
+	__atomic_add_fetch(&d->common->peer_bell, 1, __ATOMIC_SEQ_CST);
+	vgpu_futex_wake(&d->common->peer_bell, 1);
+}
+
+void gate_peers_ended(struct gate_device *d, uint64_t now)
+{
+	if (!d->leaving && gate_peers_wait(d, now)) /* else one has been woken already */
+		ring(d);
+	d->leaving = false;
+}
+
+/* When what it has in flight will be over, as far as is known; 0: it is not. */
+static uint64_t over_at(struct gate *g, int device, uint64_t now)
+{
+	const struct gate_device *d = &g->device[device];
+	uint64_t at = d->seen_ns + gate_in_flight(g, device);
+	for (int work = 0; work < VGPU_WORKS; work++)
+		if (d->queued[work] && !d->mean_ns[work])
+			return 0;
+	return d->unknown_ns || d->stuck || at + LITTLE_NS < now ? 0 : at;
+}
+
+void gate_peers_leave(struct gate *g, int device, uint64_t now)
+{
+	struct gate_device *d = &g->device[device];
+	if (!d->busy_ns || d->leaving || d->inside || !gate_peers_wait(d, now))
+		return;
+	uint64_t over = over_at(g, device, now);
+	if (over == 0 || over > now + LITTLE_NS)
+		return;
+	if ((d->part_ns < gate_bound(g, device) && now - d->launched_ns < QUIET_NS) || look(g, device).leaving)
+		return;
+	d->leaving = true;
+	__atomic_store_n(&d->common->peer_leaves, d->busy_ns, __ATOMIC_SEQ_CST);
+	ring(d);
+}
+
+uint64_t gate_peers_look_at(struct gate *g, int device, uint64_t now)
+{
+	struct gate_device *d = &g->device[device];
+	if (!d->busy_ns || d->leaving || !gate_peers_wait(d, now))
+		return UINT64_MAX;
+	uint64_t over = over_at(g, device, now), little = over > LITTLE_NS ? over - LITTLE_NS : 0;
+	uint64_t at = d->launched_ns + QUIET_NS > little ? d->launched_ns + QUIET_NS : little;
+	return over == 0 ? UINT64_MAX : at > now + GATE_POLL_NS ? at : now + GATE_POLL_NS;
+}
+
+/* Nothing has ended since it began to wait, for long: what is in flight is stuck, or its process is. */
+static bool in_vain(struct gate_device *d, struct gate_wait *wait, uint64_t now)
+{
+	uint32_t bell = __atomic_load_n(&d->common->peer_bell, __ATOMIC_SEQ_CST);
+	if (wait->peers_ns == 0 || bell != wait->peer_bell) {
+		wait->peers_ns = now;
+		wait->peer_bell = bell;
+	}
+	if (now - wait->peers_ns < PATIENCE_NS + 2 * gate_mean(d, wait->work))
+		return false;
+	wait->peers_ns = 0;
+	d->past_ns = now;
+	return true;
+}
+
+bool gate_peers_full(struct gate *g, int device, struct gate_wait *wait, uint64_t now)
+{
+	struct gate_device *d = &g->device[device];
+	if (!d->common || (!wait->behind && look(g, device).before == 0) || in_vain(d, wait, now))
+		return false;
+	__atomic_store_n(&d->common->peer_ns, now, __ATOMIC_SEQ_CST);
+	/* One that has ended in between did not hear that somebody waits. */
+	return wait->behind || look(g, device).before != 0;
+}
+
+bool gate_peers_before(const struct gate *g, int device)
+{
+	return look(g, device).before != 0;
+}
+
+bool gate_peers_next(const struct gate *g, int device, const struct gate_wait *wait, uint64_t now)
+{
+	const struct gate_device *d = &g->device[device];
+	return d->leaving || (d->part_ns != 0 && d->part_ns + gate_mean(d, wait->work) > gate_bound(g, device) &&
+	                      gate_peers_wait(d, now));
+}
+
+void gate_peers_sleep(struct gate *g, int device, struct gate_wait *wait)
+{
+	struct gate_device *d = &g->device[device];
+	uint32_t bell = wait->peer_bell;
+	wait->behind = false;
+	vgpu_unlock(&g->lock);
+	gate_sleep(&d->common->peer_bell, bell, RECENT_NS / 2, true);
+	vgpu_lock(&g->lock);
+}
