@@ -173,10 +173,13 @@ static void note_habit(struct arb_account *a, const struct arb_claim *c)
 {
 	uint64_t pause;
 
-	if (a->claim.busy && (!c->busy || c->busy_since != a->claim.busy_since)) {
+	if (c->idle_since != a->claim.idle_since ||
+	    (a->claim.busy && (!c->busy || c->busy_since != a->claim.busy_since))) {
 		const uint64_t used = a->turn.charged - a->span_from;
 
-		a->span = arb_average(a->span, used);
+		if (a->span_seen || !a->span) /* of one that is not watched, this may be several together */
+			a->span = arb_average(a->span, used);
+		a->span_seen = a->turn.watched;
 		if (c->launches > a->launches_from)
 			a->launch = arb_average(a->launch, used / (c->launches - a->launches_from));
 		a->launches_from = c->launches;

@@ -38,7 +38,8 @@
 #define ARB_DEADLINE    (100 * ARB_MS) /* a turn's deadline is at most this far off, and moved on half-way */
 #define ARB_GRACE       (2 * ARB_MS)   /* from opening to the first launch: a waiter has to wake */
 #define ARB_GAP_SHORT   (200000)       /* ns: a pause shorter than a hand-over there and back cannot be lent */
-#define ARB_GAP_CHECK   (2 * ARB_MS)   /* how often a holder of short pauses is looked at */
+#define ARB_GAP_CHECK                                                                                                  \
+	(2 * ARB_MS)   /* how often a holder of short pauses is looked at, and those that are open together */
 #define ARB_SPAN                                                                                                       \
 	(3 * ARB_MS) /* whose work comes in pieces no longer than this, between pauses, may run beside its like */
 #define ARB_ROOM   1100 /* permille: those that would use no more than this together get on without turns */
@@ -91,6 +92,7 @@ struct arb_account {
 	uint64_t gap;      /* ns: moving average of its pauses while open */
 	uint64_t span; /* ns: moving average of the device time between two pauses */
 	uint64_t span_from; /* turn.charged when the present period in flight began */
+	bool span_seen; /* and it was watched from then on */
 	uint64_t launches_from; /* claim.launches then */
 	uint64_t launch; /* ns: moving average of the device time of a launch; 0: not known */
 	uint64_t closed_charged; /* turn.charged when it was closed */
@@ -116,6 +118,7 @@ struct arb_device_state {
 	int active; /* gated accounts that want, are busy or were lately */
 	uint32_t demand; /* permille: what those that are active would use alone */
 	int waiting; /* that want and are not open */
+	bool together; /* all that are at work are open, and none of them has to say when it begins or ends */
 };
 
 struct arb_tenant_state {

@@ -79,9 +79,28 @@ static void survey_all(struct arb *arb, uint64_t now)
 		survey(arb->order[rank], rank, now);
 }
 
+/* All that are at work are open beside each other: no beginning and no end changes anything for anybody, and whoever else
+ * comes has to ask. */
+static bool all_together(const struct arb_device_state *d)
+{
+	const struct arb_account *h = d->holder;
+
+	if (!h || h->role != ARB_HOLDER || d->active < 2)
+		return false;
+	for (int i = 0; i < d->accounts; i++) {
+		const struct arb_account *a = d->account[i];
+
+		if (a->share.gated && a != h && (a->recent || a->claim.wants) &&
+		    (!a->turn.open || a->helps || !arb_companions(a, h)))
+			return false;
+	}
+	return true;
+}
+
 /* What is published beside the word itself. */
 static void describe(struct arb_device_state *d, uint64_t now)
 {
+	d->together = all_together(d);
 	for (int i = 0; i < d->accounts; i++) {
 		struct arb_account *a = d->account[i];
 		struct arb_turn *t = &a->turn;
@@ -90,8 +109,9 @@ static void describe(struct arb_device_state *d, uint64_t now)
 		if (!a->share.gated || !t->open)
 			continue;
 		t->brief = a->role == ARB_BORROWER || a->share.priority > d->first_priority;
-		t->watched = a->role == ARB_BORROWER ||
-		             (d->active - (a->recent || a->claim.wants) > 0 && !(a->gap && a->gap < ARB_GAP_SHORT));
+		t->watched = !d->together &&
+		             (a->role == ARB_BORROWER ||
+		              (d->active - (a->recent || a->claim.wants) > 0 && !(a->gap && a->gap < ARB_GAP_SHORT)));
 		if (asking && t->deadline < now + ARB_DEADLINE / 2)
 			t->deadline = now + ARB_DEADLINE;
 		else if (a->role == ARB_BORROWER && now >= t->deadline)
@@ -118,7 +138,7 @@ static uint64_t holder_at(const struct arb_device_state *d, uint64_t now)
 
 static uint64_t next_look(const struct arb_device_state *d, uint64_t now)
 {
-	uint64_t at = holder_at(d, now);
+	uint64_t at = d->together ? now + ARB_GAP_CHECK : holder_at(d, now);
 
 	for (int i = 0; i < d->accounts; i++) {
 		const struct arb_account *a = d->account[i];
