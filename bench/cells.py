@@ -59,6 +59,7 @@ class Cell:
     jain: float | None = 0.99
     aggregate: float | None = 0.97
     beside_none: bool = False  # each must get what it gets without a shim, instead of its share
+    handed_over: bool = False  # the programs themselves make the card go from context to context: see shares.py
 
     def baseline(self) -> Cell:
         """Return the same programs without shares: what the card does by itself."""
@@ -111,6 +112,7 @@ def _matrix() -> list[Cell]:
             aggregate=0.97 if len(shares) > 1 else None,
             # Two of one kernel and one pause would have to alternate without a moment between: nothing can do that.
             beside_none=(split, load.name, processes) == ("50-50", "gap", 1),
+            handed_over=processes > 1 or load.gap_ns > 0,
         )
         for processes in (1, 8)
         for load in LOADS
@@ -122,7 +124,8 @@ def _classes(processes: int) -> list[Cell]:
     """Shares of all classes beside each other; what is due follows from the rules, not from the cores alone."""
 
     def beside(name: str, *tenants: Tenant, points: float = 2.0) -> Cell:
-        return Cell(f"{name}/{processes}", tuple(replace(t, processes=processes) for t in tenants), points=points)
+        several = tuple(replace(t, processes=processes) for t in tenants)
+        return Cell(f"{name}/{processes}", several, points=points, handed_over=processes > 1)
 
     def burst(cores: float, due: float) -> Tenant:
         return Tenant(PLAIN, cores, share_class="burst", due=due)

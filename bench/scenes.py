@@ -48,6 +48,7 @@ class Seen:
     got: list[float]
     steps: list[dict[str, int]]
     arbiter_percent: float | None = None
+    handed_over: float = 0.0  # percent of the card's time that went into going from one context to another
     figures: dict[str, float] = field(default_factory=dict)
     missed: list[str] = field(default_factory=list)
     bounds: list[tuple[str, float, float]] = field(default_factory=list)
@@ -68,10 +69,12 @@ def window(stage: Tenancy, seconds: float) -> Seen:
     arbiter = stage.arbiter()
     spent = cpu_ns(arbiter) if arbiter else 0
     stage.say("mark")
-    before = stage.look()
+    before, handed_over = stage.look(), stage.handed_over_ns()
     time.sleep(seconds)
     after = stage.look()
+    handed_over = stage.handed_over_ns() - handed_over
     seen = Seen(shares_between(before, after), [container.report() for container in stage.containers])
+    seen.handed_over = 100.0 * handed_over / (after.at - before.at)
     if arbiter:
         seen.arbiter_percent = 100.0 * (cpu_ns(arbiter) - spent) / (after.at - before.at)
     return seen

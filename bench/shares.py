@@ -4,8 +4,12 @@
 One row a cell: asked and got in percent of the card's time, the error in points, Jain's index over got/asked, the use
 of the card by all against the same programs without a shim, the longest of 99 of 100 steps, and the arbiter's CPU.
 *got* is the simulated engine's own busy time of the tenant's processes over wall time; *asked* is the share, or what
-the program keeps busy when it has the card for itself, if that is less (measured once a load). ``--shim none`` runs the
-same cells without anything that enforces: 30/70 then comes out as 50/50, or the simulator would prove nothing.
+the program keeps busy when it has the card for itself, if that is less (measured once a load). Going from one context
+to another is part of the card's time and nobody's work. Where the programs themselves force that (several processes a
+tenant, a pause behind each kernel), it is measured without a shim, and a share is asked of what it leaves; and of a
+program that does not fill its share no more is asked beside others than it keeps busy beside them without a shim, since
+no kernel is interrupted. ``--shim none`` runs the same cells without anything that enforces: 30/70 then comes out as
+50/50, or the simulator would prove nothing.
 ``--resume FILE`` writes a line a cell and skips what stands there, so that four hours can be run in pieces.
 What it does not show: a real card. There kernels overlap, caches and clocks matter; see tests/gpu.
 """
@@ -23,7 +27,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from cells import SMOKE, SMOKE_NONE, Cell, Tenant, alone_of, matrix
+from cells import SMOKE, SMOKE_NONE, Cell, alone_of, matrix
 from scenes import SCENES, Plan, Seen, film
 from tenants import BenchError, Stage, System, as_json
 
@@ -39,7 +43,7 @@ FLAT = 8.0  # points from equal parts at which the simulator still does not enfo
 
 @dataclass
 class Row:
-    """One measured cell. `asked`, `got` in percent per tenant, times in ms, `of_none` a ratio."""
+    """One measured cell. `asked`, `got`, `handed_over` in percent of the card, times in ms, `of_none` a ratio."""
 
     cell: str
     system: str
@@ -52,6 +56,7 @@ class Row:
     p99_ms: list[float] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)
     arbiter_percent: float | None = None
+    handed_over: float = 0.0
     figures: dict[str, float] = field(default_factory=dict)
     missed: list[str] = field(default_factory=list)
     binaries: str = ""
@@ -121,7 +126,7 @@ class Bench:
         ):
             return SCENES[cell.scene](stage, plan)
 
-    def bare(self, cell: Cell) -> list[float]:
+    def bare(self, cell: Cell) -> Row:
         """Return what the tenants of a cell without shares get; measured once and for a shorter time."""
         plan = Plan(min(2.0, self.plan.warmup), max(3.0, min(20.0, self.plan.seconds / 3)))
         row = self.book.find(cell.name, NONE, plan.seconds)
@@ -129,22 +134,30 @@ class Bench:
             seen = self.play(replace(cell, scene="steady"), NONE, plan)
             row = row_of(cell, NONE, plan, seen, seen.got)
             self.book.add(row, NONE)
-        return row.got
+        return row
 
-    def asked(self, tenant: Tenant, share: float) -> float:
-        """Return what a tenant can ask for: its share, or what it keeps busy alone."""
-        return min(share, self.bare(alone_of(tenant))[0])
+    def asked(self, cell: Cell) -> list[float]:
+        """Return what each tenant can ask for: its share, or what it keeps busy alone."""
+        shares = (60.0, 40.0) if cell.scene == "step" else tuple(tenant.share for tenant in cell.tenants)
+        alone = [self.bare(alone_of(tenant)).got[0] for tenant in cell.tenants]
+        if not cell.handed_over and not cell.beside_none:
+            return [min(pair) for pair in zip(shares, alone, strict=True)]
+        beside = self.bare(cell.baseline())
+        if cell.beside_none:
+            return beside.got
+        left = sum(beside.got) / (sum(beside.got) + beside.handed_over)
+        return [
+            share * left if share * left <= most else min(share * left, got)
+            for share, most, got in zip(shares, alone, beside.got, strict=True)
+        ]
 
     def measure(self, cell: Cell, system: System) -> Row:
         """Return the row of a cell, from the book where it stands there."""
         found = self.book.find(cell.name, system, self.plan.seconds)
         if found:
             return found
-        shares = (60.0, 40.0) if cell.scene == "step" else tuple(tenant.share for tenant in cell.tenants)
-        asked = [self.asked(tenant, share) for tenant, share in zip(cell.tenants, shares, strict=True)]
-        if cell.beside_none:
-            asked = self.bare(cell.baseline())
-        plain = sum(self.bare(cell.baseline())) if cell.aggregate is not None else None
+        asked = self.asked(cell)
+        plain = sum(self.bare(cell.baseline()).got) if cell.aggregate is not None else None
         seen = self.play(cell, system, self.plan)
         row = row_of(cell, system, self.plan, seen, asked)
         if plain:
@@ -161,6 +174,7 @@ def row_of(cell: Cell, system: System, plan: Plan, seen: Seen, asked: list[float
     row.p50_ms = [steps.get("p50_ns", 0) / 1e6 for steps in seen.steps]
     row.p99_ms = [steps.get("p99_ns", 0) / 1e6 for steps in seen.steps]
     row.steps = [steps.get("steps", 0) for steps in seen.steps]
+    row.handed_over = seen.handed_over
     row.arbiter_percent, row.figures, row.missed = seen.arbiter_percent, seen.figures, seen.missed_by(plan.wide)
     row.missed += [
         f"tenant {number}: {steps['errors']} processes could not go on"
@@ -179,8 +193,10 @@ def judge(cell: Cell, row: Row, wide: float) -> None:
         row.missed.append(f"Jain {row.jain:.4f}, at least {cell.jain:g}")
     if cell.aggregate is not None and row.of_none is not None and 1 - row.of_none > (1 - cell.aggregate) * wide:
         row.missed.append(f"aggregate {100 * row.of_none:.1f} %, at least {100 * cell.aggregate:.0f} %")
-    if cell.beside_none and min(row.got) < 44.0 - cell.points * (wide - 1):
-        row.missed.append(f"got {min(row.got):.1f}, never below 44")
+    # Without a shim the pair gets 43.9 to 44.3, by how quickly this machine wakes it: 44 would leave a shim nothing.
+    least = min(44.0, min(row.asked) - 1.0)
+    if cell.beside_none and min(row.got) < least - cell.points * (wide - 1):
+        row.missed.append(f"got {min(row.got):.1f}, never below {least:.1f}")
 
 
 # ---- the table -------------------------------------------------------------------------------------------------------

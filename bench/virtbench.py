@@ -137,7 +137,7 @@ class Shares:
 
     def got_of_none(self, row: Row) -> list[float]:
         """Return what the tenants of a row get where nothing enforces what was asked."""
-        return self.bench.bare(self.cells[row.cell].baseline())
+        return self.bench.bare(self.cells[row.cell].baseline()).got
 
     def jain_of_none(self, row: Row) -> float:
         """Return Jain's index over got / asked there."""

@@ -156,8 +156,14 @@ uint64_t gate_bound(const struct gate *g, int device)
 }
 
 /* What is in flight may need the next launch in order to end, or be long: one launch is let through, and, as long as still
- * nothing ends, twice as many each time that as much time has passed again: of long kernels no more come than the device
- * could have done meanwhile. */
+ * nothing ends, twice as many after every further guard, each of which is longer by one than the last: a queue of a thousand
+ * fills in seconds, and a kernel of a second has some dozens behind it, not a thousand. */
+static uint64_t guard(const struct gate_device *d)
+{
+	unsigned times = d->doubled ? 33 - (unsigned)__builtin_clz(d->doubled) : 1;
+	return GATE_GUARD_NS * times;
+}
+
 static bool let_through(struct gate_device *d, const struct gate_wait *wait, uint64_t now)
 {
 	if (d->let == 0 && now >= wait->room_ns) {
@@ -185,7 +191,7 @@ static bool has_room(struct gate *g, int device, struct gate_wait *wait, uint64_
 	}
 	if (wait->room_ns == 0 || wait->over != d->over) {
 		wait->over = d->over;
-		wait->room_ns = now + (d->stuck ? now - d->seen_ns : 2 * flight) + GATE_GUARD_NS;
+		wait->room_ns = now + (d->stuck ? 0 : 2 * flight) + guard(d);
 	}
 	if (let_through(d, wait, now))
 		return true;
