@@ -201,6 +201,7 @@ void arb_claim(struct arb *arb, uint64_t now, int tenant, int device, const stru
 	if (!a)
 		return;
 	now = arb->now = arb_most(now, arb->now);
+	arb_check_claim(arb, a, claim, now);
 	c.busy_since = arb_least(c.busy_since, now);
 	c.idle_since = arb_least(c.idle_since, now);
 	c.want_since = arb_least(c.want_since, now);

@@ -46,6 +46,7 @@ struct arb_claim {
 	                      * charged for that step; what is more than the time that passed counts as that time */
 	uint64_t want_since; /* where it wants */
 	uint64_t launches; /* so many in all, a few late; 0: not known */
+	bool absurd; /* its maker says what cannot be: known to whoever read it, beside what can be seen from the above */
 };
 
 /* What is to be published of an account. */
@@ -64,6 +65,7 @@ struct arb_turn {
 enum arb_event_kind {
 	ARB_EVENT_UNDRAINED, /* a closed turn was not drained within the guard: others go on beside it */
 	ARB_EVENT_LIAR, /* arb_audit() found more use than was charged */
+	ARB_EVENT_ABSURD, /* a claim that cannot be: its maker is distrusted for a while */
 };
 struct arb_event {
 	enum arb_event_kind kind;

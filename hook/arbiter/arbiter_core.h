@@ -1,6 +1,6 @@
 /* arbiter_core.h: what the files of the policy core share: accounts, devices, the constants and what they promise.
  *
- * For hook/arbiter/{arbiter,bucket,charge,choice,turn,lend,decide}.c alone. Nothing here allocates but arb_new() and
+ * For hook/arbiter/{arbiter,bucket,charge,choice,turn,lend,decide,credence}.c alone. Nothing here allocates but arb_new() and
  * arb_share(). Time only goes forward: arb_decide() and the rest take an earlier `now` for the latest one.
  *
  * Promises, with L the longest of the launches, or of the work kept in flight (5 ms), on the device:
@@ -29,6 +29,8 @@
 	(5 * ARB_MS) /* where a guaranteed one waits that comes back from a pause: it has little to do */
 #define ARB_PAUSE       (2 * ARB_MS) /* such a pause is at least this long */
 #define ARB_GUARD       (50 * ARB_MS)  /* a closed turn that is not drained after this is left to drain alone */
+#define ARB_GUARD_LIAR  (8 * ARB_MS) /* the same for one that is distrusted */
+#define ARB_DISTRUST    (1000 * ARB_MS) /* for so long after a claim that cannot be */
 #define ARB_STALE       (300 * ARB_MS) /* work in flight this long after its closing is no longer believed */
 #define ARB_STUCK       (1000 * ARB_MS) /* and after this nothing is kept waiting for its end */
 #define ARB_CAP_IDLE    (200 * ARB_MS) /* an idle account saves its share of this much time */
@@ -98,6 +100,8 @@ struct arb_account {
 	uint64_t closed_charged; /* turn.charged when it was closed */
 	uint64_t missed_until;
 	uint64_t reported_at; /* as undrained */
+	uint64_t claimed_at; /* when the claim came */
+	uint64_t lied_at; /* when it last claimed what cannot be; 0: never */
 	unsigned missed;
 	uint64_t from, to; /* in flight within the step being settled */
 	uint64_t since; /* when that period in flight began */
@@ -132,6 +136,7 @@ struct arb_tenant_state {
 
 struct arb {
 	uint64_t now;
+	uint64_t decided_at, resumed_at; /* latest decision; the latest one that had been long in coming */
 	struct arb_device_state *device[ARB_DEVICES]; /* by arb_device() */
 	struct arb_device_state *order[ARB_DEVICES];  /* by UUID */
 	int devices;
@@ -172,11 +177,20 @@ static inline bool arb_several(const struct arb_tenant_state *t)
 	return (t->gang & (t->gang - 1)) != 0;
 }
 
+/* How long others wait for a closed turn to drain. */
+static inline uint64_t arb_guard(const struct arb *arb, const struct arb_account *a)
+{
+	return a->lied_at && arb->now - a->lied_at < ARB_DISTRUST ? ARB_GUARD_LIAR : ARB_GUARD;
+}
+
 static inline bool arb_in_flight(const struct arb_account *a)
 {
 	return a->turn.open ? a->claim.busy : a->draining || a->undrained;
 }
 
+/* credence.c */
+void arb_check_claim(struct arb *arb, struct arb_account *a, const struct arb_claim *c, uint64_t now);
+bool arb_distrusted(const struct arb_account *a, uint64_t now);
 /* bucket.c */
 void arb_refill(struct arb_account *a, uint64_t step);
 void arb_pay(struct arb_account *a, uint64_t ns);

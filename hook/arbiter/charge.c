@@ -25,6 +25,12 @@ static bool pauses_count(const struct arb_account *a)
 	return a->role == ARB_HOLDER && a->used && a->device->waiting > 0 && a->gap && a->gap < ARB_GAP_SHORT;
 }
 
+/* Of whom nothing is believed, and others wait for it: all the time is its. */
+static bool all_counts(const struct arb_account *a, uint64_t now)
+{
+	return arb_distrusted(a, now) && (a->role == ARB_HOLDER || a->draining);
+}
+
 /* When the period in flight began that reaches into this step: where it has ended meanwhile, the claim does not say so any
  * more, and whoever came later must not pass for the first. */
 static void find_beginning(struct arb_account *a, uint64_t begin)
@@ -49,6 +55,11 @@ static bool find_flight(struct arb_account *a, uint64_t begin, uint64_t now)
 	if (total > a->seen || a->seen - total > ARB_GUARD)
 		a->seen = total;
 	a->to = c->busy ? now : arb_least(now, arb_most(c->idle_since, begin + flight));
+	if (all_counts(a, now)) {
+		a->from = a->since = begin;
+		a->to = now;
+		return a->whole = true;
+	}
 	if (pauses_count(a))
 		flight = arb_least(a->to, now) - begin;
 	a->from = a->to - flight;

@@ -108,7 +108,7 @@ static void describe(struct arb_device_state *d, uint64_t now)
 
 		if (!a->share.gated || !t->open)
 			continue;
-		t->brief = a->role == ARB_BORROWER || a->share.priority > d->first_priority;
+		t->brief = a->role == ARB_BORROWER || arb_distrusted(a, now) || a->share.priority > d->first_priority;
 		t->watched = !d->together &&
 		             (a->role == ARB_BORROWER ||
 		              (d->active - (a->recent || a->claim.wants) > 0 && !(a->gap && a->gap < ARB_GAP_SHORT)));
@@ -136,7 +136,7 @@ static uint64_t holder_at(const struct arb_device_state *d, uint64_t now)
 	return h->gap && h->gap < ARB_GAP_SHORT ? arb_least(at, now + ARB_GAP_CHECK) : at;
 }
 
-static uint64_t next_look(const struct arb_device_state *d, uint64_t now)
+static uint64_t next_look(const struct arb *arb, const struct arb_device_state *d, uint64_t now)
 {
 	uint64_t at = d->together ? now + ARB_GAP_CHECK : holder_at(d, now);
 
@@ -147,7 +147,7 @@ static uint64_t next_look(const struct arb_device_state *d, uint64_t now)
 		if (!a->share.gated)
 			continue;
 		if (a->draining)
-			at = arb_least(at, a->closed_at + ARB_GUARD);
+			at = arb_least(at, a->closed_at + arb_guard(arb, a));
 		if (a->turn.open)
 			at = arb_least(at, a->turn.deadline - (asking ? ARB_DEADLINE / 2 : 0));
 		else if (a->claim.wants && a->right == ARB_RIGHT_NONE)
@@ -163,6 +163,9 @@ uint64_t arb_decide(struct arb *arb, uint64_t now)
 	uint64_t at = ARB_NEVER;
 
 	now = arb->now = arb_most(now, arb->now);
+	if (now - arb->decided_at > ARB_DEADLINE / 2)
+		arb->resumed_at = now;
+	arb->decided_at = now;
 	survey_all(arb, now);
 	for (int rank = 0; rank < arb->devices; rank++)
 		arb_turns(arb, arb->order[rank], now);
@@ -173,7 +176,7 @@ uint64_t arb_decide(struct arb *arb, uint64_t now)
 
 		arb_lend(arb, d, now);
 		describe(d, now);
-		at = arb_least(at, next_look(d, now));
+		at = arb_least(at, next_look(arb, d, now));
 	}
 	return at;
 }

@@ -253,6 +253,9 @@ static void log_events(struct ptg_host *host)
 		struct tenant *t = tenant_of(host, event.tenant);
 		if (t && event.kind == ARB_EVENT_UNDRAINED)
 			log_undrained(host, t, &event);
+		else if (t && event.kind == ARB_EVENT_ABSURD)
+			host_log(host, "%s: its ledger says what cannot be; for a while nothing of it is believed",
+			         t->name);
 		else if (t)
 			host_log(host, "%s: used %.1f ms of a device more than it claimed; it repays them", t->name,
 			         (double)event.amount / 1e6);

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#define AHEAD        (10 * HOST_MS) /* of the clock: more is no matter of who looked at it first */
 #define ASK_FIRST    (10 * HOST_MS) /* after a turn was closed: most are drained by then */
 #define ASK_OPEN     (100 * HOST_MS) /* after work in flight began, in an open turn */
 #define ASK_LAST     (100 * HOST_MS) /* most distance between two looks at a tenant that keeps others waiting */
@@ -98,6 +99,17 @@ static uint64_t earlier(uint64_t a, uint64_t b)
 	return a < b ? a : b;
 }
 
+/* A moment that has not come, by a clock that is read after it was. */
+static bool lies_ahead(uint64_t moment, uint64_t now)
+{
+	return moment > now && moment > host_now() + AHEAD;
+}
+
+static bool is_absurd(const struct ptg_slot_turn *line, uint64_t now)
+{
+	return lies_ahead(line->idle_ns, now) || lies_ahead(line->busy_ns, now) || lies_ahead(line->want_ns, now);
+}
+
 /* Add up the lines; times that have not come yet are taken for now. */
 static struct arb_claim sum_up(const struct tenant *t, const struct account *a, const struct ptg_slot_turn *lines,
                                uint64_t now)
@@ -106,6 +118,7 @@ static struct arb_claim sum_up(const struct tenant *t, const struct account *a, 
 	for (unsigned slot = 0; slot < t->high; slot++) {
 		const struct ptg_slot_turn *line = &lines[slot];
 		uint64_t idle = earlier(line->idle_ns, now);
+		claim.absurd |= is_absurd(line, now);
 		if (idle > claim.idle_since)
 			claim.idle_since = idle;
 		claim.flight += line->flight_ns;

@@ -14,9 +14,10 @@ static bool at_work(const struct arb_account *a, uint64_t now)
 }
 
 /* A tenant of several devices has them together or not at all. */
-static bool may_borrow(const struct arb_account *a)
+static bool may_borrow(const struct arb_account *a, uint64_t now)
 {
-	return a->share.gated && !arb_several(a->owner) && a->right != ARB_RIGHT_NONE && a->role == ARB_CLOSED;
+	return a->share.gated && !arb_several(a->owner) && a->right != ARB_RIGHT_NONE && a->role == ARB_CLOSED &&
+	       !arb_distrusted(a, now);
 }
 
 static bool companion(const struct arb_device_state *d, const struct arb_account *a)
@@ -40,7 +41,7 @@ static struct arb_account *best_of(struct arb_device_state *d, bool waiting, uin
 	for (int i = 0; i < d->accounts; i++) {
 		struct arb_account *a = d->account[i];
 
-		if (waiting ? !may_borrow(a) || !a->claim.wants
+		if (waiting ? !may_borrow(a, now) || !a->claim.wants
 		            : a->role != ARB_BORROWER || a->helps || a->right == ARB_RIGHT_NONE || !at_work(a, now))
 			continue;
 		if (!best || arb_before(a, best))
@@ -67,7 +68,7 @@ static void open_recent(struct arb_device_state *d, bool companions, uint64_t no
 
 		if (a->role == ARB_BORROWER && !a->helps && a->right == ARB_RIGHT_NONE)
 			arb_close(a, now);
-		else if (may_borrow(a) && (a->recent || (companions && a->claim.wants)) && !drains(d, a) &&
+		else if (may_borrow(a, now) && (a->recent || (companions && a->claim.wants)) && !drains(d, a) &&
 		         (!companions || companion(d, a)))
 			arb_open(a, ARB_BORROWER, now);
 	}

@@ -80,14 +80,15 @@ void arb_drain(struct arb *arb, struct arb_device_state *d, uint64_t now)
 			continue;
 		if (a->fresh && !a->claim.busy) {
 			a->draining = a->undrained = false;
-		} else if (a->draining && now - a->closed_at >= ARB_GUARD) {
+		} else if (a->draining && now - a->closed_at >= arb_guard(arb, a)) {
 			a->draining = false;
 			a->undrained = true;
 			if (d->waiting && (!a->reported_at || now - a->reported_at >= ARB_REPORT)) {
 				a->reported_at = now;
 				arb_report(arb, ARB_EVENT_UNDRAINED, a, now - a->closed_at);
 			}
-		} else if (!a->draining && !a->undrained && a->claim.busy && a->claim.degraded) {
+		} else if (!a->draining && !a->undrained && a->claim.busy && a->claim.degraded &&
+		           now - arb->resumed_at < ARB_STUCK) {
 			a->draining = true;
 			a->closed_at = now;
 			a->closed_role = ARB_BORROWER;
@@ -98,7 +99,7 @@ void arb_drain(struct arb *arb, struct arb_device_state *d, uint64_t now)
 /* Nothing in flight, and not about to have: the device may be lent. */
 bool arb_pausing(const struct arb_account *a, uint64_t now)
 {
-	if (a->claim.busy)
+	if (a->claim.busy || arb_distrusted(a, now))
 		return false;
 	if (!a->used)
 		return now - a->opened_at >= (a->claim.wants ? ARB_GRACE : ARB_GAP_SHORT);

@@ -39,6 +39,7 @@ enum lie {
 	SAYS_DRAINED,  /* says that nothing is in flight as soon as its turn is closed */
 	LAUNCHES_ANYWAY, /* does not look at its turn, and says nothing */
 	GARBAGE,       /* every claim is drawn */
+	PLAUSIBLE,     /* the same, of moments that can have been, and never any time in flight */
 };
 
 /* What a tenant's program does: `work` ns of kernels, queued as the gate allows; waits for them; pauses; again. */

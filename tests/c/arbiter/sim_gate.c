@@ -241,6 +241,15 @@ static void garble(struct sim *sim, struct arb_claim *c)
 	c->flight = any[draw(rng) & 3];
 }
 
+static void invent(struct sim *sim, struct arb_claim *c)
+{
+	struct rng *rng = &sim->rng;
+	const uint64_t lately = sim->now - draw_in(rng, 0, 5 * MS);
+
+	*c = (struct arb_claim){.wants = draw(rng) & 1, .busy = draw(rng) & 1, .degraded = draw(rng) & 1};
+	c->busy_since = c->idle_since = c->want_since = draw(rng) & 1 ? sim->now : lately;
+}
+
 void gate_claim(struct sim *sim, struct tenant *t, struct lane *l, struct arb_claim *claim)
 {
 	*claim = (struct arb_claim){.wants = l->wants,
@@ -264,6 +273,9 @@ void gate_claim(struct sim *sim, struct tenant *t, struct lane *l, struct arb_cl
 		break;
 	case GARBAGE:
 		garble(sim, claim);
+		break;
+	case PLAUSIBLE:
+		invent(sim, claim);
 		break;
 	}
 }

@@ -59,6 +59,7 @@ static void test_scribbled_ledger(void)
 		ring(&h);
 		neighbour_goes_on();
 	}
+	CHECK(log_waits(&w, "scribbled: its ledger says what cannot be"), "no word about the ledger");
 	hand_leave(&h);
 	hand_remove(&h);
 	neighbour_goes_on();
