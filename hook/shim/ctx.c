@@ -1,4 +1,4 @@
-/* ctx.c: contexts: cuCtxCreate*, cuCtxDestroy*, cuDevicePrimaryCtx{Retain,Release,Reset}*.
+/* ctx.c: contexts: cuCtxCreate*, cuCtxDestroy*, cuCtx{Attach,Detach}, cuDevicePrimaryCtx{Retain,Release,Reset}*.
  *
  * A context takes device memory that the driver does not tell, so an estimate is charged while it lives: one for each
  * created context, and one for the primary context of a device while this process refers to it. When a context
@@ -18,6 +18,7 @@ struct context {
 	CUdevice device;
 	uint64_t charged;
 	uint64_t libraries; /* charged for the variables of libraries that were loaded before it */
+	uint32_t attached; /* usage count: where it falls to none, the context ends */
 	struct context *next;
 };
 
@@ -175,6 +176,7 @@ static CUresult create(create_function *driver, CUcontext *out, const struct cre
 	if (c == NULL)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	c->device = how->device;
+	c->attached = 1;
 	vgpu_memory_watch_fork();
 	CUresult error = charge(c);
 	if (error != CUDA_SUCCESS) {
@@ -272,6 +274,36 @@ CUresult hook_cuCtxDestroy(CUcontext ctx)
 CUresult hook_cuCtxDestroy_v2(CUcontext ctx)
 {
 	return destroy(real_cuCtxDestroy_v2, ctx);
+}
+
+/* Whether nobody is attached any more; false where we do not know the context. */
+static bool attach(CUcontext handle, uint32_t change)
+{
+	pthread_mutex_lock(&lock);
+	struct context *c = contexts;
+	while (c != NULL && c->handle != handle)
+		c = c->next;
+	bool last = c != NULL && (c->attached += change) == 0;
+	pthread_mutex_unlock(&lock);
+	return last;
+}
+
+CUresult hook_cuCtxAttach(CUcontext *pctx, unsigned int flags)
+{
+	CUresult error = real_cuCtxAttach(pctx, flags);
+	if (error == CUDA_SUCCESS && vgpu_mode() != VGPU_FREE)
+		attach(*pctx, 1);
+	return error;
+}
+
+CUresult hook_cuCtxDetach(CUcontext ctx)
+{
+	if (vgpu_mode() == VGPU_FREE)
+		return real_cuCtxDetach(ctx);
+	CUresult error = attach(ctx, -1u) ? destroy(real_cuCtxDetach, ctx) : real_cuCtxDetach(ctx);
+	if (error != CUDA_SUCCESS)
+		attach(ctx, 1);
+	return error;
 }
 
 /* ---- primary contexts -------------------------------------------------------------------------------------------- */

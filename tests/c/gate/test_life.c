@@ -49,8 +49,8 @@ static uint64_t fork_child(bool raw)
 	return waitpid(pid, &status, 0) == pid ? (uint64_t)status : UINT64_MAX;
 }
 
-/* Kernels that never end, one after the other; their context is then destroyed. */
-static uint64_t ended_context(void)
+/* Kernels are in flight when their context ends, by its destruction or with its last attachment. */
+static uint64_t ended_context(bool detached)
 {
 	CUcontext own, back;
 	CUstream stream;
@@ -61,8 +61,14 @@ static uint64_t ended_context(void)
 	for (int i = 0; i < 4; i++)
 		OK(table_spin(kernel, stream, 3 * MS));
 	OK(cuStreamDestroy_v2(stream));
-	OK(cuCtxPopCurrent_v2(&back));
-	OK(cuCtxDestroy_v2(own));
+	if (detached) {
+		OK(cuCtxAttach(&back, 0));
+		OK(cuCtxDetach(back));
+		OK(cuCtxDetach(own));
+	} else {
+		OK(cuCtxPopCurrent_v2(&back));
+		OK(cuCtxDestroy_v2(own));
+	}
 	OK(cuCtxSetCurrent(context));
 	return 0;
 }
@@ -111,7 +117,7 @@ static void player(int in, int out)
 		case 'x':
 			exit(0);
 		case 'c':
-			answer = ended_context();
+			answer = ended_context(false) + ended_context(true);
 			break;
 		case 's':
 			answer = (uint64_t)cuCtxSynchronize();

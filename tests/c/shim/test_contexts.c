@@ -83,6 +83,16 @@ static void created(void)
 	CHECK(used() == CONTEXT && held(0) == CONTEXT, "destroyed: charged %lu, held %lu", (unsigned long)used(),
 	      (unsigned long)held(0));
 	CHECK(cuCtxDestroy_v2(second) != CUDA_SUCCESS, "a context that is gone");
+	OK(cuCtxCreate_v2(&second, 0, 0));
+	OK(cuCtxAttach(&old, 0));
+	OK(cuMemAlloc_v2(&p, GIB));
+	OK(cuCtxDetach(second));
+	CHECK(used() == 2 * CONTEXT + GIB, "still attached: charged %lu", (unsigned long)used());
+	OK(cuCtxDetach(second));
+	OK(cuCtxSetCurrent(first));
+	CHECK(used() == CONTEXT && held(0) == CONTEXT, "detached: charged %lu, held %lu", (unsigned long)used(),
+	      (unsigned long)held(0));
+	CHECK(cuCtxDetach(second) != CUDA_SUCCESS, "a context that is gone");
 	OK(cuMemAlloc_v2(&p, 3 * GIB + 16 * MIB)); /* a second context would make it 4,100 MiB */
 	IS(cuCtxCreate_v2(&second, 0, 0), CUDA_ERROR_OUT_OF_MEMORY);
 	OK(cuMemFree_v2(p));
