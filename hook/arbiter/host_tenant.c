@@ -240,6 +240,9 @@ static void enter(struct ptg_host *host, struct tenant *t)
 void tenant_look(struct ptg_host *host, struct tenant *t, uint64_t now)
 {
 	t->look_after = t->look_after ? 4 * t->look_after : LOOK_FIRST;
+	/* In use and without turns: somebody holds a lease on them, which the kernel ends after a while, without a word. */
+	bool misses = t->used && !t->turns;
+	t->look_after = t->look_after > LOOK_LAST && misses ? LOOK_LAST : t->look_after;
 	t->look_at = t->look_after > LOOK_LAST ? ARB_NEVER : now + t->look_after;
 	struct ptg_turns *turns = t->turns;
 	take_ledger(host, t);

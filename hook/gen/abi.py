@@ -36,7 +36,8 @@ CONSTANT = re.compile(r"^#define ((?:PTG|SIM)_[A-Z0-9_]+) (.+)$", re.MULTILINE)
 FUNCTIONS = """
 static inline uint32_t ptg_crc32c(const void *data, size_t n);
 static inline uint32_t ptg_policy_crc(const struct ptg_policy *policy);
-static void ptg_policy_publish(struct ptg_policy *shared, const struct ptg_policy *image);
+static int ptg_policy_publish(struct ptg_policy *shared, const struct ptg_policy *image);
+static int ptg_policy_gated(const struct ptg_policy *shared);
 static int ptg_guard_install(void);
 static int ptg_slot_reclaim(int fd, void *map, uint32_t index, int dead);
 static int ptg_slot_set_host_pid(void *map, uint32_t index, int32_t pid);

@@ -2,7 +2,7 @@
  *
  * Inlined by hook/gen/abi.py into the source of the cffi module `partage._abi` and called from python/partage/shm alone.
  * Python's own mmap gives neither ordering nor atomicity, and a mapping that a tenant truncates kills the reader with
- * SIGBUS: every function here that touches a *ledger* runs under a guard that turns SIGBUS into -EFAULT.
+ * SIGBUS: every function here that touches a file runs under a guard that turns SIGBUS into -EFAULT.
  * Results are 0 or more on success and -errno on failure. Nothing here allocates or keeps state beyond the guard.
  */
 #ifndef PARTAGE_ABI_SUPPORT_H
@@ -26,9 +26,7 @@
 
 /* ---- policy: written in place --------------------------------------------------------------------------------------- */
 
-/* Make `image` the policy at `shared`. Callers hold the writers' lock of the file; a writer that was killed half-way
- * left `seq` odd, and this write then simply completes it. `shared` is never writable for a tenant, hence no guard. */
-static void ptg_policy_publish(struct ptg_policy *shared, const struct ptg_policy *image)
+static void ptg_policy_write(struct ptg_policy *shared, const struct ptg_policy *image)
 {
 	uint32_t odd = __atomic_load_n(&shared->seq, __ATOMIC_RELAXED) | 1;
 	__atomic_store_n(&shared->seq, odd, __ATOMIC_RELAXED);
@@ -39,6 +37,33 @@ static void ptg_policy_publish(struct ptg_policy *shared, const struct ptg_polic
 	shared->crc32c = ptg_policy_crc(image);
 	shared->magic = PTG_POLICY_MAGIC;
 	__atomic_store_n(&shared->seq, odd + 1, __ATOMIC_RELEASE);
+}
+
+/* Make `image` the policy at `shared`. Callers hold the writers' lock of the file; a writer that was killed half-way
+ * left `seq` odd, and this write then simply completes it. -EFAULT: the file is cut, which a program of the same user can
+ * do to the one of `partage run`. */
+static int ptg_policy_publish(struct ptg_policy *shared, const struct ptg_policy *image)
+{
+	volatile int result = -EFAULT;
+	if (!sigsetjmp(ptg_guard_back, 1)) {
+		ptg_guard_armed = 1;
+		ptg_policy_write(shared, image);
+		result = 0;
+	}
+	ptg_guard_armed = 0;
+	return result;
+}
+
+/* Whether launches wait for turns anywhere, as the policy says now; 0 where it is cut. */
+static int ptg_policy_gated(const struct ptg_policy *shared)
+{
+	volatile int result = 0;
+	if (!sigsetjmp(ptg_guard_back, 1)) {
+		ptg_guard_armed = 1;
+		result = __atomic_load_n(&shared->gated, __ATOMIC_RELAXED) != 0;
+	}
+	ptg_guard_armed = 0;
+	return result;
 }
 
 /* ---- ledger: the watcher's side --------------------------------------------------------------------------------------- */

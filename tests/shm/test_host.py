@@ -1,12 +1,17 @@
 """We test these aspects of the arbiter within a Python process (as the node agent hosts it): it serves a root on a
-thread of its own, gives turns while Python does nothing, says what it did, and says why it cannot serve."""
+thread of its own, gives turns while Python does nothing, says what it did, says why it cannot serve, and leaves a fault
+that is not its own to kill, however often its guard and the ledgers' were asked for."""
 
 from __future__ import annotations
 
 import contextlib
 import mmap
 import os
+import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -77,3 +82,29 @@ def test_a_root_that_cannot_be_served_is_a_sentence(hand_over, tmp_path):
     assert why.startswith(f"served by pid {os.getpid()} ")
     lib.ptg_host_close(host)
     assert open_host(tmp_path / "missing", tmp_path)[1].endswith("No such file or directory")
+
+
+FAULT = """
+import mmap, os, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from partage.shm import WatchedLedger, create_ledger, ring_turn_bell
+from tests.shm.test_host import open_host
+place = Path(sys.argv[2])
+create_ledger(place / "ledger", [])
+watched = WatchedLedger(place / "ledger")
+host, why = open_host(place, place)
+assert host, why
+ring_turn_bell(place / "ledger")
+with open(place / "own", "w+b") as file:
+    os.ftruncate(file.fileno(), 4096)
+    view = mmap.mmap(file.fileno(), 4096)
+    os.ftruncate(file.fileno(), 0)
+    view[0]
+"""
+
+
+def test_a_fault_of_somebody_else_still_kills_as_it_would(tmp_path):
+    top = str(Path(__file__).parents[2])
+    ended = subprocess.run([sys.executable, "-c", FAULT, top, str(tmp_path)], capture_output=True, check=False)
+    assert ended.returncode == -signal.SIGBUS, ended.stderr

@@ -211,3 +211,13 @@ def test_what_is_no_regular_file_is_refused_without_waiting(tmp_path):
 def test_an_overhead_below_zero_is_never_written(changes):
     with pytest.raises(PolicyError, match="overhead"):
         module.encode(POLICY.changed(POLICY.devices[0].uuid, **changes))
+
+
+def test_a_policy_that_is_cut_while_it_is_mapped_is_an_error(tmp_path):
+    file = PolicyFile.create(tmp_path / "policy", POLICY.changed("GPU-a", gated=True))
+    assert file.is_gated
+    os.truncate(tmp_path / "policy", 0)
+    assert not file.is_gated
+    with pytest.raises(PolicyError, match="Bad address"):
+        file.update(lambda policy: replace(policy, generation=9))
+    file.close()

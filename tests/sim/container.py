@@ -37,7 +37,8 @@ def _mount_lines(root: Path, edits: ContainerEdits) -> Iterable[str]:
     for mount in (*edits.nodes, *edits.mounts):
         target = root / mount.target.lstrip("/")
         make = f"mkdir -p '{target}'" if mount.source.is_dir() else f"mkdir -p '{target.parent}'; : > '{target}'"
-        yield f"{make}; mount --bind '{mount.source}' '{target}'"
+        # It may be a file of a directory that was mounted before, and cannot be made there.
+        yield f"test -e '{target}' || {{ {make}; }}; mount --bind '{mount.source}' '{target}'"
         yield f"mount -o remount,bind,{','.join(mount.options)} '{target}'"
 
 

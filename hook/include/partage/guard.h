@@ -19,6 +19,7 @@
 static _Thread_local sigjmp_buf ptg_guard_back;
 static _Thread_local volatile sig_atomic_t ptg_guard_armed;
 static struct sigaction ptg_guard_before;
+static int ptg_guard_installed;
 
 static void ptg_guard_caught(int number, siginfo_t *info, void *context)
 {
@@ -44,10 +45,10 @@ static int ptg_guard_install(void)
 {
 	struct sigaction now, wanted = {.sa_sigaction = ptg_guard_caught, .sa_flags = SA_SIGINFO | SA_NODEFER};
 	sigemptyset(&wanted.sa_mask);
+	if (__atomic_exchange_n(&ptg_guard_installed, 1, __ATOMIC_SEQ_CST))
+		return 0; /* who came after us passes on; to go before it again would make two that pass on to each other */
 	if (sigaction(SIGBUS, NULL, &now))
 		return -errno;
-	if (now.sa_flags & SA_SIGINFO && now.sa_sigaction == ptg_guard_caught)
-		return 0;
 	ptg_guard_before = now;
 	return sigaction(SIGBUS, &wanted, NULL) ? -errno : 0;
 }

@@ -39,22 +39,34 @@ def _all() -> Iterator[int]:
 def find_process(slot: Slot) -> int | None:
     """Return the pid, as this process counts, of the process that claims `slot`; None where it has ended.
 
-    A process of another pid namespace is found by its innermost NSpid; either way the start time must agree, so that
-    a number used again is not mistaken for its predecessor.
+    A process of another pid namespace is found by that and its innermost NSpid; either way the start time must agree,
+    so that a number used again is not mistaken for its predecessor.
     """
-    own = Path("/proc/self/ns/pid").stat().st_ino
+    own = (_PROC / "self" / "ns" / "pid").stat().st_ino
     pids = _all() if slot.pid_ns != own else [slot.pid] if slot.pid > 0 else []
     return next((pid for pid in pids if is_process_of(slot, pid)), None)
 
 
 def is_process_of(slot: Slot, pid: int) -> bool:
-    """Whether this is the process that claims `slot`, and not another one that has its number by now."""
-    return _inner_pid(pid) == slot.pid and start_time(pid) == slot.start_time
+    """Whether this is the process that claims `slot`, and not another one that has its number by now, or elsewhere.
 
-
-def _inner_pid(pid: int) -> int | None:
+    The first program of every container is number 1, and many begin within one tick of the clock.
+    """
     numbers = _status(pid, "NSpid:")
-    return int(numbers[-1]) if numbers else None
+    if not numbers or int(numbers[-1]) != slot.pid or start_time(pid) != slot.start_time:
+        return False
+    return _is_of_namespace(slot, pid, is_inner=len(numbers) > 1)
+
+
+def _is_of_namespace(slot: Slot, pid: int, *, is_inner: bool) -> bool:
+    """Whether a process counts in the slot's pid namespace; where we may not look, whether it counts below ours."""
+    own = (_PROC / "self" / "ns" / "pid").stat().st_ino
+    try:
+        return slot.pid_ns in {0, (_PROC / str(pid) / "ns" / "pid").stat().st_ino}
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return slot.pid_ns == 0 or is_inner == (slot.pid_ns != own)
 
 
 def _status(pid: int, name: str) -> list[str]:

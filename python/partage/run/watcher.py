@@ -54,13 +54,16 @@ class _Watched:
 
 
 class Watcher:
-    """Watches one hand-over. Owned by one thread: register `selector` users by `data`, call `step` in a loop."""
+    """Watches one hand-over. Owned by one thread: register `selector` users by `data`, call `step` in a loop.
 
-    def __init__(self, entry: HandOver, policy: PolicyFile, nvml: Nvml | None) -> None:
+    `sole`: nobody else can be watching it, whatever its tenant locks (WatchedLedger).
+    """
+
+    def __init__(self, entry: HandOver, policy: PolicyFile, nvml: Nvml | None, *, sole: bool = False) -> None:
         self.selector = selectors.DefaultSelector()
         self._policy = policy
         self._nvml = nvml
-        self._ledger = WatchedLedger(entry.ledger_path)
+        self._ledger = WatchedLedger(entry.ledger_path, sole=sole)
         self._bell = self._ledger.start_doorbell()
         self.selector.register(self._bell, selectors.EVENT_READ, self)
         self._processes: dict[tuple[int, int, int, int], _Watched] = {}

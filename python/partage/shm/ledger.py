@@ -197,10 +197,13 @@ class WatchedLedger:
     """A ledger that this process watches: reclaims dead slots, names host pids, waits at the doorbell.
 
     Holds the byte PTG_LOCK_WATCH; raises LedgerError where somebody else watches already or the file is not a ledger.
+    `sole`: the caller knows by other means that nobody else watches, as the agent does, whose tenants could hold the
+    byte themselves; it then goes on without.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, sole: bool = False) -> None:
         self.path = path
+        self._sole = sole
         try:
             self._fd = os.open(path, os.O_RDWR | OPEN_FLAGS)
         except OSError as error:
@@ -213,7 +216,7 @@ class WatchedLedger:
         self._thread: threading.Thread | None = None
 
     def _open(self) -> None:
-        if not locks.try_lock(self._fd, lib.PTG_LOCK_WATCH):
+        if not locks.try_lock(self._fd, lib.PTG_LOCK_WATCH) and not self._sole:
             raise _defect(str(self.path), "watched by another process", "one watcher a ledger")
         self.read()
         if lib.ptg_guard_install() < 0:
@@ -225,8 +228,12 @@ class WatchedLedger:
         self._shared = ffi.from_buffer(self._map)
 
     def read(self) -> Ledger:
-        """Return a snapshot; raises LedgerError."""
-        return _snapshot(self._fd, self.path)
+        """Return a snapshot; raises LedgerError. What lies behind its end is taken away: a tenant could fill a disk."""
+        snapshot = _snapshot(self._fd, self.path)
+        if os.fstat(self._fd).st_size > SIZE:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._fd, SIZE)
+        return snapshot
 
     def is_alive(self, index: int) -> bool:
         """Whether the slot's lock is held: by its process, or for a moment by whoever reclaims it."""

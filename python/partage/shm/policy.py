@@ -223,6 +223,8 @@ class PolicyFile:
             half_made.callback(os.close, fd)
             self._lock = _open_lock(path)
             half_made.callback(os.close, self._lock)
+            if lib.ptg_guard_install() < 0:
+                raise _defect(str(path), "no SIGBUS guard", "a handler that can be installed")
             self._map = mmap.mmap(fd, SIZE)
             half_made.pop_all()
         self._shared = ffi.from_buffer("struct ptg_policy *", self._map)
@@ -260,7 +262,9 @@ class PolicyFile:
             before, intact = self._current()
             after = change(before)
             if after != before or not intact:
-                lib.ptg_policy_publish(self._shared, encode(after))
+                result = lib.ptg_policy_publish(self._shared, encode(after))
+                if result < 0:
+                    raise _defect(str(self.path), os.strerror(-result), f"a policy of {SIZE} bytes")
             self._last = after
         return after
 
@@ -279,7 +283,7 @@ class PolicyFile:
     @property
     def is_gated(self) -> bool:
         """Whether the container takes turns on any device, as the file says now."""
-        return bool(self._shared.gated)
+        return bool(lib.ptg_policy_gated(self._shared))
 
     def shut(self) -> None:
         """Put the container into the closed state: every further allocation is refused."""
