@@ -107,6 +107,13 @@ FAULTS = (
         ("60",),
     ),
     Fault(
+        "garbage is believed",
+        "credence.c",
+        "if (is_absurd(a, c, now)) {",
+        "if (is_absurd(a, c, now) && !a->met) {",
+        "test_arb_liars",
+    ),
+    Fault(
         "shares do not change",
         "bucket.c",
         "\t*s = *share;",
@@ -115,7 +122,7 @@ FAULTS = (
     ),
 )
 
-CORE = ("arbiter", "bucket", "charge", "choice", "turn", "lend", "decide")
+CORE = ("arbiter", "bucket", "charge", "choice", "turn", "lend", "decide", "credence")
 
 
 def plant(fault: Fault, sources: Path, copy: Path) -> None:
