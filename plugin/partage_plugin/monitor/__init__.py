@@ -1,0 +1,1 @@
+"""What runs under the hand-overs, watched from outside."""

@@ -1,0 +1,375 @@
+"""We test these aspects of metrics: names as promtool wants them; a text that Prometheus' own parser reads back as it
+was meant; a value that is not known has no series; the same figures under HAMi's names, in its units; what is read from
+real ledgers; health pages with reasons."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import structlog
+from aiohttp.test_utils import TestClient, TestServer
+from partage_plugin.figures import CardFigures, ContainerFigures, Figures
+from partage_plugin.logs import configure_logs
+from partage_plugin.metrics import CONTENT_TYPE, Collector, exposition
+from partage_plugin.monitor.reader import Held, Reader
+from partage_plugin.monitor.sampler import EVERY_S, FORGOTTEN_S, STALE_S, Sampler
+from partage_plugin.web import Answers, application
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from partage._version import __version__
+from partage.model import DeviceError
+from partage.run.handover import HandOver
+from partage.shm import Policy, PolicyDevice, PolicyFile, create_ledger, create_turns
+from tests.kube.support import FakeClock, until
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
+
+GI = 1 << 30
+CARD = CardFigures(
+    "GPU-a", 0, "NVIDIA H100", "nvidia", "shim", 80 * GI, 72 * GI, 10, used=5 * GI, busy=250, memory_busy=125
+)
+APP = ContainerFigures(
+    namespace="team",
+    pod="train-0",
+    container="app",
+    device_uuid="GPU-a",
+    ordinal=0,
+    hand_over="0" * 32,
+    limit=8 * GI,
+    cores=300,
+    ceiling=600,
+    share_class="burst",
+    priority=1,
+    enforcement="shim",
+    is_open=True,
+    used=3 * GI,
+    overhead=GI // 2,
+    kinds={"context": GI, "allocated": 2 * GI - GI // 2},
+    got=333,
+    charged_ns=2_500_000_000,
+    waited_ns=1_000_000,
+    waits=7,
+    launches=100,
+    refusals=2,
+    processes=1,
+    idle_s=1.5,
+    hooked=True,
+)
+FIGURES = Figures((CARD,), (APP,), {"ledger": 3})
+OWN = {"node": "n1", "namespace": "team", "pod": "train-0", "container": "app", "device_uuid": "GPU-a"}
+
+
+def text_of(figures: Figures = FIGURES, *, hami_names: bool = True) -> str:
+    return exposition(Collector(figures, "n1", hami_names=hami_names).collect()).decode()
+
+
+def values(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    """Read the text as Prometheus does; a series that is there twice fails."""
+    found: dict[tuple[str, frozenset[tuple[str, str]]], float] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            key = (sample.name, frozenset(sample.labels.items()))
+            assert key not in found, f"twice: {key}"
+            found[key] = sample.value
+    return found
+
+
+def value(text: str, name: str, **labels: str) -> float:
+    return values(text)[name, frozenset(labels.items())]
+
+
+def test_ours_are_in_base_units() -> None:
+    text = text_of()
+    for name, expected in {
+        "memory_used_bytes": 3 * GI,
+        "memory_limit_bytes": 8 * GI,
+        "memory_overhead_bytes": GI / 2,
+        "compute_ratio": 0.333,
+        "compute_seconds_total": 2.5,
+        "cores_guaranteed_ratio": 0.3,
+        "cores_ceiling_ratio": 0.6,
+        "wait_seconds_total": 0.001,
+        "waits_total": 7,
+        "launches_total": 100,
+        "refusals_total": 2,
+        "processes": 1,
+        "idle_seconds": 1.5,
+        "hooked": 1,
+        "open": 1,
+    }.items():
+        assert value(text, f"partage_container_{name}", **OWN) == expected, name
+    assert value(text, "partage_container_memory_kind_bytes", **OWN, kind="context") == GI
+    assert (
+        value(text, "partage_container_info", **OWN, **{"class": "burst", "priority": "1", "enforcement": "shim"}) == 1
+    )
+    card = {"node": "n1", "device_uuid": "GPU-a"}
+    for name, expected in {
+        "memory_bytes": 80 * GI,
+        "memory_allocatable_bytes": 72 * GI,
+        "memory_used_bytes": 5 * GI,
+        "memory_promised_bytes": 8 * GI,
+        "cores_promised_ratio": 0.3,
+        "shares": 1,
+        "seats": 10,
+        "healthy": 1,
+        "utilization_ratio": 0.25,
+    }.items():
+        assert value(text, f"partage_device_{name}", **card) == expected, name
+    assert value(text, "partage_build_info", version=__version__) == 1
+    assert value(text, "partage_query_failures_total", query="ledger") == 3
+
+
+def test_hamis_names_show_the_same_in_percent() -> None:
+    text = text_of()
+    new = {
+        "zone": "vGPU",
+        "namespace": "team",
+        "pod": "train-0",
+        "container": "app",
+        "vdevice_index": "0",
+        "device_uuid": "GPU-a",
+    }
+    old = {
+        "zone": "vGPU",
+        "podnamespace": "team",
+        "podname": "train-0",
+        "ctrname": "app",
+        "vdeviceid": "0",
+        "deviceuuid": "GPU-a",
+    }
+    for name, before, expected in (
+        ("hami_vgpu_memory_used_bytes", "vGPU_device_memory_usage_in_bytes", 3 * GI),
+        ("hami_vgpu_memory_limit_bytes", "vGPU_device_memory_limit_in_bytes", 8 * GI),
+        ("hami_container_device_memory_bytes", "Device_memory_desc_of_container", 3 * GI),
+        ("hami_container_device_utilization_ratio", "Device_utilization_desc_of_container", 33.3),
+        ("hami_container_last_kernel_elapsed_seconds", "Device_last_kernel_of_container", 1.5),
+    ):
+        assert value(text, name, **new) == expected
+        assert value(text, before, **old) == expected
+    for kind, expected in (("context", GI), ("module", GI / 2), ("buffer", 1.5 * GI)):
+        assert value(text, f"hami_vgpu_memory_{kind}_bytes", **new) == expected
+    host = {"zone": "vGPU", "node": "n1", "device_index": "0", "device_uuid": "GPU-a", "device_type": "NVIDIA H100"}
+    assert value(text, "hami_host_gpu_memory_used_bytes", **host) == 5 * GI
+    assert value(text, "hami_host_gpu_utilization_ratio", **host) == 25
+    del host["node"]
+    assert value(text, "hami_host_gpu_memory_controller_utilization_ratio", **host) == 12.5
+    assert value(text, "HostCoreUtilization", zone="vGPU", deviceidx="0", deviceuuid="GPU-a") == 25
+
+
+def test_hamis_names_can_be_switched_off() -> None:
+    names = {name for name, _ in values(text_of(hami_names=False))}
+    assert names
+    assert all(name.startswith("partage_") for name in names)
+
+
+def test_what_is_not_known_has_no_series() -> None:
+    closed = replace(APP, used=None, got=None, idle_s=None, kinds={}, hooked=None, charged_ns=None)
+    found = values(text_of(Figures((replace(CARD, used=None, busy=None, memory_busy=None),), (closed,))))
+    names = {name for name, _ in found}
+    assert (
+        not {
+            "partage_container_memory_used_bytes",
+            "partage_container_compute_ratio",
+            "partage_container_idle_seconds",
+            "partage_container_hooked",
+            "partage_device_memory_used_bytes",
+            "hami_vgpu_memory_used_bytes",
+            "hami_host_gpu_utilization_ratio",
+            "partage_query_failures_total",
+        }
+        & names
+    )
+    assert {"partage_container_memory_limit_bytes", "partage_device_memory_bytes", "partage_container_info"} <= names
+
+
+def test_an_ended_container_has_no_series() -> None:
+    assert not any("container" in name and "hami" not in name for name, _ in values(text_of(Figures((CARD,), ()))))
+
+
+def test_two_hand_overs_of_one_container_are_one_series() -> None:
+    """A series that is told twice makes Prometheus drop the scrape."""
+    old = replace(APP, is_open=False, hand_over="1" * 32, limit=GI)
+    for pair in ((old, APP), (APP, old)):
+        assert value(text_of(Figures((CARD,), pair)), "partage_container_memory_limit_bytes", **OWN) == 8 * GI
+    second = replace(APP, device_uuid="GPU-b", ordinal=1)
+    assert len({key for key in values(text_of(Figures((), (APP, second)))) if key[0] == "partage_container_open"}) == 2
+
+
+def test_odd_text_stays_inside_its_label() -> None:
+    odd = 'a"b\\c\nd{}=,'
+    text = text_of(Figures((replace(CARD, is_healthy=False, reason=odd),), ()))
+    found = next(labels for name, labels in values(text) if name == "partage_device_info")
+    assert dict(found)["reason"] == odd
+
+
+def test_the_text_says_what_the_librarys_own_writer_says() -> None:
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(Collector(FIGURES, "n1"))
+    assert values(generate_latest(registry).decode()) == values(text_of())
+
+
+@pytest.mark.parametrize(
+    "family", list(Collector(FIGURES, "n1", hami_names=False).collect()), ids=lambda family: family.name
+)
+def test_names_are_as_promtool_wants_them(family: Metric) -> None:
+    """The rules of `promtool check metrics`."""
+    name, kind = family.name, family.type
+    text = family.documentation
+    full = family.samples[0].name
+    assert re.fullmatch(r"partage_[a-z][a-z_]*[a-z]", full)
+    assert text.endswith(".")
+    assert re.match(r"[A-Z1]", text)
+    assert (kind == "counter") == full.endswith("_total")
+    assert not re.search(r"(gauge|counter|metric)", name)
+    assert not re.search(r"_(milli|micro|nano)?(ms|ns|us|kb|mb|mib|gib|percent|permille|minutes|hours)(_|$)", name)
+    for word in ("count", "sum", "bucket"):
+        assert not full.endswith(f"_{word}")
+    if "memory" in name:
+        assert re.search(r"_bytes$", name)
+    for sample in family.samples:
+        assert all(re.fullmatch(r"[a-z][a-z_]*", label) for label in sample.labels)
+
+
+# ---- reading ---------------------------------------------------------------------------------------------------------
+
+
+def hand_over(root: Path, name: str = "a" * 32) -> HandOver:
+    path = root / name
+    path.mkdir()
+    create_ledger(path / "ledger", ["GPU-a"])
+    create_turns(path / "turns", 1)
+    device = PolicyDevice("GPU-a", 8 * GI, 80 * GI, cores=300, ceiling=300, overhead=1000)
+    PolicyFile.create(path / "policy", Policy(devices=(device,), share_class="fixed")).close()
+    return HandOver(path)
+
+
+def test_figures_of_a_hand_over_from_its_start(tmp_path: Path) -> None:
+    entry = hand_over(tmp_path)
+    reader = Reader(lambda: [Held(entry, "team", "train-0", "app", hooked=True)], lambda: [CARD])
+    figures = reader.read()
+    assert figures.cards == (CARD,)
+    (found,) = figures.containers
+    assert (found.namespace, found.pod, found.container, found.ordinal) == ("team", "train-0", "app", 0)
+    assert (found.limit, found.used, found.overhead, found.processes) == (8 * GI, 1000, 1000, 0)
+    assert (found.share_class, found.enforcement, found.hooked) == ("fixed", "shim", True)
+    assert found.idle_s is None
+
+
+def test_what_cannot_be_read_costs_its_own_series(tmp_path: Path) -> None:
+    good, garbage, gone = (hand_over(tmp_path, letter * 32) for letter in "abc")
+    garbage.ledger_path.write_bytes(b"\xff" * 4096)
+    gone.policy_path.unlink()
+
+    def cards() -> list[CardFigures]:
+        raise DeviceError("NVML", "unknown error", "an answer", "none")
+
+    held = [Held(entry, "team", entry.name[0], "app") for entry in (good, garbage, gone)]
+    figures = Reader(lambda: held, cards).read()
+    assert [(found.pod, found.used) for found in figures.containers] == [("a", 1000), ("b", None)]
+    assert figures.containers[1].limit == 8 * GI
+    assert figures.cards == ()
+    assert figures.failures == {"ledger": 1, "policy": 1, "cards": 1}
+    text = text_of(figures)
+    assert value(text, "partage_query_failures_total", query="cards") == 1
+
+
+# ---- over HTTP -------------------------------------------------------------------------------------------------------
+
+
+class Fixed:
+    async def latest(self) -> Figures:
+        return FIGURES
+
+
+def test_pages() -> None:
+    reasons: list[str] = []
+
+    async def play() -> None:
+        answers = Answers("n1", Fixed(), not_alive=list, not_ready=lambda: reasons)
+        async with TestClient(TestServer(application(answers))) as client:
+            scraped = await client.get("/metrics")
+            assert scraped.headers["Content-Type"] == CONTENT_TYPE
+            text = await scraped.text()
+            assert value(text, "partage_container_memory_used_bytes", **OWN) == 3 * GI
+            assert "process_resident_memory_bytes" in text
+            owners = await (await client.get("/hand-overs")).json()
+            assert owners == {"0" * 32: {"namespace": "team", "pod": "train-0", "container": "app"}}
+            for page in ("/healthz", "/readyz"):
+                answer = await client.get(page)
+                assert (answer.status, await answer.text()) == (200, "ok\n")
+            reasons.extend(["kubelet: not registered yet", "pods: not listed yet"])
+            answer = await client.get("/readyz")
+            assert (answer.status, await answer.text()) == (503, "kubelet: not registered yet\npods: not listed yet\n")
+            assert (await client.get("/healthz")).status == 200
+            assert (await client.post("/metrics")).status == 405
+
+    asyncio.run(play())
+
+
+def test_figures_are_read_while_somebody_asks() -> None:
+    async def play() -> None:
+        clock, reads = FakeClock(), []
+
+        def read() -> Figures:
+            reads.append(clock.now())
+            if len(reads) == 2:
+                raise RuntimeError("a defect")
+            return Figures(at_ns=len(reads))
+
+        sampler = Sampler(read, clock)
+        running = asyncio.create_task(sampler.run())
+        together = await asyncio.gather(*(sampler.latest() for _ in range(5)))
+        assert {figures.at_ns for figures in together} == {1}
+        assert len(reads) == 1  # five questions, one reading
+        await until(lambda: clock.sleeping)
+        clock.advance(EVERY_S)
+        await until(lambda: len(reads) == 2 and clock.sleeping)
+        assert (await sampler.latest()).at_ns == 1  # the reading failed: the one before still stands
+        clock.advance(EVERY_S)
+        await until(lambda: len(reads) == 3 and clock.sleeping)
+        assert (await sampler.latest()).at_ns == 3
+        clock.advance(FORGOTTEN_S + 1)  # nobody asks: no more readings
+        await until(lambda: not clock.sleeping)
+        clock.advance(STALE_S)
+        assert len(reads) == 3
+        assert (await sampler.latest()).at_ns == 4
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(play())
+
+
+def test_log_lines_are_json_without_secrets(capsys: pytest.CaptureFixture[str]) -> None:
+    root = logging.getLogger()
+    before = (root.handlers, root.level)
+    try:
+        configure_logs("info")
+        log = structlog.get_logger("partage.test")
+        log.info("granted", pod="team/a", api_token="abc", path=Path("/run"))  # noqa: S106
+        log.debug("not shown")
+        logging.getLogger("foreign").warning("told by %s", "others")
+        try:
+            raise ValueError("broken")
+        except ValueError:
+            log.exception("failed")
+        lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    finally:
+        root.handlers, level = before
+        root.setLevel(level)
+        structlog.reset_defaults()
+    assert [line["event"] for line in lines] == ["granted", "told by others", "failed"]
+    assert (
+        lines[0].items()
+        >= {"level": "info", "logger": "partage.test", "pod": "team/a", "api_token": "...", "path": "/run"}.items()
+    )
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:.]+Z", lines[0]["time"])
+    assert "ValueError: broken" in lines[2]["exception"]
