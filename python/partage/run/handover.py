@@ -74,7 +74,11 @@ class HandOver:
 
     def is_locked(self) -> bool:
         """Whether somebody watches the ledger or a process holds a slot of it."""
-        return self._holds(lib.PTG_LOCK_WATCH) or self._holds(0, lib.PTG_SLOTS)
+        return self._holds(lib.PTG_LOCK_WATCH) or self.is_slot_held()
+
+    def is_slot_held(self) -> bool:
+        """Whether a process holds a slot of the ledger."""
+        return self._holds(0, lib.PTG_SLOTS)
 
     def is_watched(self) -> bool:
         """Whether somebody watches the ledger from outside."""

@@ -1,0 +1,52 @@
+"""What `Allocate` answers: how a container gets its hand-over and the library, the same for every card.
+
+Two mounts for the hand-over: its directory read-only and, over it, its ledger read-write. The library comes by a
+read-only /etc/ld.so.preload, which nobody in the container can unset, or by LD_PRELOAD where the administrator asks for
+it. What belongs to the granted card is in the CDI spec that the answer names and `PreStartContainer` writes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from partage.model import names
+from partage_plugin.handover.cdi import device_name
+from partage_plugin.proto.deviceplugin.v1beta1 import api_pb2
+
+if TYPE_CHECKING:
+    from partage.run.handover import HandOver
+    from partage_plugin.library import HostLibrary
+
+PRELOAD_FILE: Final = "/etc/ld.so.preload"
+PRELOAD_VARIABLE: Final = "LD_PRELOAD"
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """How libvgpu.so gets into containers; `by_variable`: LD_PRELOAD instead of /etc/ld.so.preload."""
+
+    library: HostLibrary
+    by_variable: bool = False
+
+    def answer(self, entry: HandOver) -> api_pb2.ContainerAllocateResponse:
+        """Return the answer for one container."""
+        inside = Path(names.HOST_ROOT)
+        envs = {names.ENV_DIR: str(inside)}
+        mounts = [
+            _mount(inside, entry.path),
+            _mount(inside / names.LEDGER_FILE, entry.ledger_path, writable=True),
+            _mount(Path(names.CONTAINER_LIBRARY), self.library.path),
+        ]
+        if self.by_variable:
+            envs[PRELOAD_VARIABLE] = names.CONTAINER_LIBRARY
+        else:
+            mounts.append(_mount(Path(PRELOAD_FILE), self.library.preload))
+        return api_pb2.ContainerAllocateResponse(
+            envs=envs, mounts=mounts, cdi_devices=[api_pb2.CDIDevice(name=device_name(entry.name))]
+        )
+
+
+def _mount(container: Path, host: Path, *, writable: bool = False) -> api_pb2.Mount:
+    return api_pb2.Mount(container_path=str(container), host_path=str(host), read_only=not writable)

@@ -1,0 +1,266 @@
+"""The agent behind kubelet's calls: mints, finds owners, opens, rebuilds. One for each resource.
+
+Called by the device plugin service (`Front`), by the registrar (`rebuild`) and by the follower of pods (`pod_changed`).
+Every refusal that has a pod goes onto it as event and condition; a reason that passes is taken back by the condition.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from partage.model import PartageError, names
+from partage_plugin.handover.desk import NOT_WRITTEN, Claim
+from partage_plugin.handover.store import HandOverError
+from partage_plugin.kubelet import seats as seating
+from partage_plugin.kubelet.checkpoint import Checkpoint, CheckpointError
+from partage_plugin.refusal import Refused
+from partage_plugin.safe import GENERATION
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from partage_plugin.cards import Cards
+    from partage_plugin.delivery import Delivery
+    from partage_plugin.handover.desk import Desk, Held
+    from partage_plugin.handover.grants import Grants
+    from partage_plugin.handover.store import Store
+    from partage_plugin.kubelet.checkpoint import CheckpointFile
+    from partage_plugin.kubelet.minted import Minted
+    from partage_plugin.owners import Owners
+    from partage_plugin.ports import Pod, Pods, Reports
+    from partage_plugin.proto.deviceplugin.v1beta1 import api_pb2
+    from partage_plugin.safe import SafeMode
+
+RESIZED: Final = "ShareResized"
+SYNC_S: Final = 5.0  # without the API server kubelet still gets its seats: containers then wait, pods do not fail
+
+log = structlog.get_logger("partage.agent")
+
+
+class SharesFront:
+    """What kubelet and pods ask, answered from the desk. Used from one loop."""
+
+    def __init__(  # noqa: PLR0913 -- it ties the rooms together
+        self,
+        *,
+        cards: Cards,
+        store: Store,
+        desk: Desk,
+        grants: Grants,
+        owners: Owners,
+        checkpoint: CheckpointFile,
+        minted: Minted,
+        delivery: Delivery,
+        pods: Pods,
+        reports: Reports,
+        safe: SafeMode | None = None,
+    ) -> None:
+        self._cards = cards
+        self._store = store
+        self._desk = desk
+        self._grants = grants
+        self._owners = owners
+        self._checkpoint = checkpoint
+        self._minted = minted
+        self._delivery = delivery
+        self._pods = pods
+        self._reports = reports
+        self._safe = safe
+        self.on_handed_over: Callable[[], None] = lambda: None
+
+    # ---- kubelet's calls -----------------------------------------------------------------------------------------
+
+    def seats(self) -> tuple[seating.Seat, ...]:
+        """Return the seats as they are now."""
+        try:
+            taken = frozenset(seat for entry in self._checkpoint.read().entries for seat in entry.ids)
+        except CheckpointError:
+            taken = frozenset()
+        return seating.seats(self._cards.by_uuid.values(), self._desk.granted_on(), taken)
+
+    def planned_cards(self, size: int) -> Sequence[str] | None:
+        """Return the cards of the one container with `size` shares that can be meant now; None where not known."""
+        pending = [pod for pod in self._pods.all() if not pod.is_over and self._missing(pod)]
+        if len(pending) != 1:
+            return None
+        planned = {cards for cards in self._missing(pending[0]) if len(cards) == size}
+        return planned.pop() if len(planned) == 1 else None
+
+    def _missing(self, pod: Pod) -> list[tuple[str, ...]]:
+        """Return the cards of each container of a pod that was not handed over yet."""
+        try:
+            grant = self._grants.of(pod)
+        except Refused:
+            return []
+        there = {held.container for held in self._desk.held.values() if held.pod_uid == pod.uid}
+        return [
+            tuple(share.uuid for share in container.shares)
+            for name, container in grant.containers.items()
+            if name not in there
+        ]
+
+    def allocate(self, ids: Sequence[str]) -> api_pb2.ContainerAllocateResponse:
+        """Mint a hand-over for a container that gets these ids; raises HandOverError."""
+        entry = self._store.mint()
+        self._minted.add(entry.name, ids)
+        log.info("minted", hand_over=entry.name, seats=sorted(ids))
+        return self._delivery.answer(entry)
+
+    async def pre_start(self, ids: Sequence[str]) -> None:
+        """Open what was handed over with these ids; raises Refused."""
+        for claim in await self._owners.of(ids):
+            await self._open(claim)
+
+    async def _open(self, claim: Claim) -> Held:
+        try:
+            self._give_whole_cards(claim.pod)
+            held = await self._desk.hand_over(claim)
+        except Refused as refusal:
+            self._refused(claim.pod, refusal)
+            raise
+        log.info(
+            "handed over",
+            hand_over=claim.name,
+            pod=claim.pod.full_name,
+            uid=claim.pod.uid,
+            container=claim.container,
+            cards=[share.uuid for share in held.policy.devices],
+            generation=held.generation,
+        )
+        word = held.policy.enforced_by
+        self._reports.condition(
+            claim.pod,
+            names.CONDITION_ENFORCED,
+            holds=word != "none" or held.grant is None or held.grant.mode == "whole",
+            reason=word,
+            message=f"what holds the limits of its containers: {word}",
+        )
+        self.on_handed_over()
+        return held
+
+    def _refused(self, pod: Pod, refusal: Refused) -> None:
+        self._reports.event(pod, refusal.reason, str(refusal), warning=True)
+        self._reports.condition(pod, names.CONDITION_ENFORCED, holds=False, reason=refusal.reason, message=str(refusal))
+
+    def _give_whole_cards(self, pod: Pod) -> None:
+        if self._safe is None or not self._safe.applies(pod) or self._has_grant(pod):
+            return
+        busy = {share.uuid for held in self._desk.held.values() for share in held.policy.devices}
+        for other in self._pods.all():
+            promise = None if other.uid == pod.uid or other.is_over else self._grants.promise(other, held=False)
+            busy |= set() if promise is None else set(promise.need)
+        self._grants.give(pod, self._safe.grant(pod, self._cards.by_uuid, busy))
+        log.warning("a pod without a grant gets whole cards", pod=pod.full_name, uid=pod.uid)
+
+    def _has_grant(self, pod: Pod) -> bool:
+        try:
+            self._grants.of(pod)
+        except Refused:
+            return False
+        return True
+
+    def safe_grants(self) -> dict[str, tuple[str, ...]]:
+        """Return pod -> whole cards that were given without a grant: what the node's annotation says."""
+        given: dict[str, list[str]] = {}
+        for held in self._desk.held.values():
+            if held.generation == GENERATION:
+                given.setdefault(held.pod, []).extend(share.uuid for share in held.policy.devices)
+        return {pod: tuple(dict.fromkeys(uuids)) for pod, uuids in sorted(given.items())}
+
+    # ---- rebuild -------------------------------------------------------------------------------------------------
+
+    async def rebuild(self) -> None:
+        """Make whole what kubelet's checkpoint names, before it is told of us; adopt what runs."""
+        try:
+            async with asyncio.timeout(SYNC_S):
+                await self._pods.wait_synced()
+        except TimeoutError:
+            log.warning("pods are not known yet; what kubelet names is rebuilt when its containers start")
+        try:
+            checkpoint = self._checkpoint.read()
+        except CheckpointError as error:
+            log.info("nothing to rebuild from", error=str(error))
+            checkpoint = Checkpoint((), frozenset())
+        claims = list(self._claims(checkpoint))
+        for claim in sorted(claims, key=lambda claim: self._order(claim.pod)):
+            try:
+                await self._open(claim)
+            except Refused as refusal:
+                log.warning("not rebuilt", hand_over=claim.name, pod=claim.pod.full_name, error=str(refusal))
+                self._desk.adopt(claim.name, pod_uid=claim.pod.uid, pod=claim.pod.full_name, container=claim.container)
+        self._adopt_strays()
+
+    def _claims(self, checkpoint: Checkpoint) -> Iterable[Claim]:
+        """Return what is to be opened; all directories are made whole on the way."""
+        for entry in checkpoint.entries:
+            if entry.name is None or entry.name in self._desk.held:
+                continue
+            pod = self._pods.get(entry.pod_uid)
+            if pod is not None and pod.is_over:
+                continue
+            try:
+                self._store.ensure(entry.name)
+            except HandOverError as error:
+                if pod is not None:
+                    self._refused(pod, Refused(NOT_WRITTEN, error))
+                log.warning("a hand-over cannot be made again", hand_over=entry.name, error=str(error))
+                continue
+            if pod is None:
+                self._desk.adopt(entry.name, pod_uid=entry.pod_uid, pod=entry.pod_uid, container=entry.container)
+                continue
+            self._restore_whole_cards(pod, checkpoint)
+            yield Claim(entry.name, pod, entry.container, len(entry.ids))
+
+    def _restore_whole_cards(self, pod: Pod, checkpoint: Checkpoint) -> None:
+        """Remember from its policies which whole cards a pod without a grant has."""
+        if self._safe is None or not self._safe.applies(pod) or self._has_grant(pod):
+            return
+        given: dict[str, list[str]] = {}
+        for entry in checkpoint.entries:
+            if entry.pod_uid != pod.uid or entry.name is None:
+                continue
+            try:
+                policy = self._store.entry(entry.name).policy()
+            except PartageError:
+                continue
+            if policy.is_open and policy.generation == GENERATION:
+                given[entry.container] = [device.uuid for device in policy.devices]
+        if given and all(uuid in self._cards.by_uuid for uuids in given.values() for uuid in uuids):
+            self._grants.give(pod, self._safe.granted(pod.uid, given, self._cards.by_uuid))
+
+    def _order(self, pod: Pod) -> tuple[int, int, str]:
+        try:
+            return self._grants.of(pod).order
+        except Refused:
+            return (1 << 63, 0, pod.uid)
+
+    def _adopt_strays(self) -> None:
+        """Go on with what runs although kubelet's checkpoint does not name it."""
+        for name in self._store.names() - set(self._desk.held):
+            if self._store.entry(name).is_slot_held():
+                log.warning("a container runs that kubelet's checkpoint does not name", hand_over=name)
+                self._desk.adopt(name, pod_uid="", pod="", container="")
+
+    # ---- pods ----------------------------------------------------------------------------------------------------
+
+    def pod_changed(self, pod: Pod) -> None:
+        """Bring what runs up to the pod's grant, where that is another one now."""
+        try:
+            generation = self._desk.resize(pod)
+        except Refused as refusal:
+            log.warning("not resized", pod=pod.full_name, error=str(refusal))
+            self._reports.event(pod, refusal.reason, str(refusal), warning=True)
+            self._reports.condition(
+                pod, names.CONDITION_RESIZED, holds=False, reason=refusal.reason, message=str(refusal)
+            )
+            return
+        if generation is not None:
+            message = f"generation {generation}"
+            self._reports.condition(pod, names.CONDITION_RESIZED, holds=True, reason=RESIZED, message=message)
+
+    def forget(self, uids: Iterable[str]) -> None:
+        """Forget the grants of pods that are no more."""
+        self._grants.forget(list(uids))

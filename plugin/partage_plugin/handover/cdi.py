@@ -1,0 +1,105 @@
+"""CDI specs: one file per hand-over that tells the container runtime which device nodes, mounts and variables it gets.
+
+Written beside and renamed *within* the directory: the runtime's cache does not see a file that arrives from elsewhere,
+and nothing half-written is ever read. The name of a device was never used before, so no stale cache can answer for it.
+No hooks: they run as root in the image's hands. What can go wrong: the directory is full, read-only or missing
+(HandOverError; nothing is left of the attempt, and the container does not start).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from typing import TYPE_CHECKING, Any, Final
+
+from partage.model import names
+from partage_plugin.handover.store import HandOverError
+from partage_plugin.kubelet.checkpoint import is_name
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from partage.devices.backend import ContainerEdits
+
+CDI_VERSION: Final = "0.5.0"  # the lowest that has all fields used here
+_PREFIX: Final = names.CDI_KIND.replace("/", "-") + "-"
+_SUFFIX: Final = ".json"
+
+
+def device_name(name: str) -> str:
+    """Return the qualified CDI device of a hand-over, as `Allocate` answers it."""
+    return f"{names.CDI_KIND}={name}"
+
+
+def spec_of(name: str, edits: ContainerEdits) -> dict[str, Any]:
+    """Return the spec of one hand-over."""
+    container: dict[str, Any] = {}
+    if edits.env:
+        container["env"] = [f"{key}={value}" for key, value in sorted(edits.env.items())]
+    if edits.nodes:
+        container["deviceNodes"] = [
+            {"path": node.container, "hostPath": node.host, "permissions": node.permissions} for node in edits.nodes
+        ]
+    if edits.mounts:
+        container["mounts"] = [
+            {
+                "hostPath": mount.host,
+                "containerPath": mount.container,
+                "options": ["rw" if mount.writable else "ro", "nosuid", "nodev", "rbind"],
+            }
+            for mount in edits.mounts
+        ]
+    device = {"name": name, "containerEdits": container}
+    return {"cdiVersion": CDI_VERSION, "kind": names.CDI_KIND, "devices": [device]}
+
+
+class CdiDirectory:
+    """Where the runtime looks for specs that programs write: /var/run/cdi."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def file_of(self, name: str) -> Path:
+        """Return where the spec of a hand-over lies."""
+        return self._path / f"{_PREFIX}{name}{_SUFFIX}"
+
+    def write(self, name: str, edits: ContainerEdits) -> None:
+        """Write the spec of a hand-over, unless it says so already; raises HandOverError and leaves nothing then."""
+        text = json.dumps(spec_of(name, edits), sort_keys=True, separators=(",", ":")).encode()
+        target, beside = self.file_of(name), self._path / f".{_PREFIX}{name}"
+        with contextlib.suppress(OSError):
+            if target.read_bytes() == text:
+                return
+        try:
+            self._path.mkdir(mode=0o755, parents=True, exist_ok=True)
+            fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+            with open(fd, "wb") as file:  # noqa: PTH123 -- a descriptor
+                file.write(text)
+            beside.rename(target)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                beside.unlink(missing_ok=True)
+            value = f"{error.strerror or error} ({len(text)} bytes)"
+            limit = "the directory from which the container runtime reads device specs"
+            step = "free space there or remount it writable; kubelet asks again"
+            raise HandOverError(str(target), value, limit, step) from error
+
+    def names(self) -> frozenset[str]:
+        """Return the hand-overs that have a spec; none where the directory cannot be read."""
+        with contextlib.suppress(OSError):
+            found = (path.name for path in self._path.iterdir())
+            return frozenset(
+                name
+                for file in found
+                if file.startswith(_PREFIX)
+                and file.endswith(_SUFFIX)
+                and is_name(name := file[len(_PREFIX) : -len(_SUFFIX)])
+            )
+        return frozenset()
+
+    def remove(self, name: str) -> None:
+        """Remove the spec of a hand-over, and what a killed writer left of it; what cannot be removed stays."""
+        for path in (self.file_of(name), self._path / f".{_PREFIX}{name}"):
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)

@@ -1,0 +1,304 @@
+"""The desk where shares are handed over: from a container whose owner is known to an open policy and a CDI spec.
+
+One `Desk` per resource knows every hand-over that was opened and is the only one that opens, changes and closes them.
+Called by the device plugin's `PreStartContainer`, by the rebuild before a registration and by the follower of pods. All
+checks and the taking of room on a card happen without a pause in between, so that two containers cannot both get the
+last gigabyte. What can go wrong is Refused, with the reason for the pod; whatever fails half-way leaves the policy
+closed and nothing reserved.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+import structlog
+
+from partage.model import DeviceError, Need, PolicyError, format_memory
+from partage.shm import Policy, PolicyFile
+from partage_plugin.handover.gates import Gates
+from partage_plugin.handover.policies import carried_over, policy_of
+from partage_plugin.handover.store import HandOverError
+from partage_plugin.handover.sums import Promise, check_sums
+from partage_plugin.refusal import Refused
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from partage.devices.backend import Backend, ContainerEdits
+    from partage.model import ContainerGrant, Grant
+    from partage.run.handover import HandOver
+    from partage_plugin.cards import Cards
+    from partage_plugin.handover.cdi import CdiDirectory
+    from partage_plugin.handover.grants import Grants
+    from partage_plugin.handover.store import Store
+    from partage_plugin.ports import Pod, Pods
+
+NOT_GRANTED: Final = "ContainerNotGranted"
+SEATS_DIFFER: Final = "SeatsDiffer"
+CARD_MISSING: Final = "CardMissing"
+CARD_FAILED: Final = "CardUnhealthy"
+TOO_LARGE: Final = "ShareTooLarge"
+NOT_READY: Final = "DeviceNotReady"
+NOT_WRITTEN: Final = "HandOverNotWritten"
+MOVED: Final = "ResizeMovesCards"
+
+log = structlog.get_logger("partage.handover")
+
+
+class Watch(Protocol):
+    """Who watches what runs under open hand-overs."""
+
+    def add(self, entry: HandOver) -> None:
+        """Watch a hand-over from now on; one that is watched already stays so."""
+
+    def remove(self, name: str) -> None:
+        """Watch it no longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A hand-over and whose it is; `seats`: how many ids kubelet gave for it."""
+
+    name: str
+    pod: Pod
+    container: str
+    seats: int
+
+
+@dataclass(slots=True)
+class Held:
+    """An open hand-over."""
+
+    entry: HandOver
+    file: PolicyFile
+    policy: Policy  # as written last; the watcher's corrections are in the file alone
+    pod_uid: str
+    pod: str  # namespace/name
+    container: str
+    grant: ContainerGrant | None  # None: adopted, and its pod's grant is not known
+    generation: int
+
+
+class Desk:
+    """All open hand-overs of one resource. Used from one thread."""
+
+    def __init__(  # noqa: PLR0913 -- everything that a hand-over touches
+        self,
+        *,
+        store: Store,
+        cdi: CdiDirectory,
+        cards: Cards,
+        backend: Backend,
+        grants: Grants,
+        pods: Pods,
+        watch: Watch,
+        oversub: int = 1000,
+        context_of: Callable[[str], int | None] = lambda _: None,
+    ) -> None:
+        self._store = store
+        self._cdi = cdi
+        self._cards = cards
+        self._backend = backend
+        self._grants = grants
+        self._pods = pods
+        self._watch = watch
+        self._oversub = oversub
+        self._context_of = context_of
+        self._gates = Gates()
+        self._held: dict[str, Held] = {}
+        self._reserved: dict[str, str] = {}  # name -> pod UID, while its devices are prepared
+
+    @property
+    def held(self) -> Mapping[str, Held]:
+        """The open hand-overs by name."""
+        return self._held
+
+    def granted_on(self) -> dict[str, int]:
+        """Return card -> how many shares of it are handed over."""
+        count: dict[str, int] = {}
+        for held in self._held.values():
+            for share in held.policy.devices:
+                count[share.uuid] = count.get(share.uuid, 0) + 1
+        return count
+
+    # ---- opening -------------------------------------------------------------------------------------------------
+
+    async def hand_over(self, claim: Claim) -> Held:
+        """Open a hand-over for its container; raises Refused. Asking again for the same is no change."""
+        grant = self._grants.of(claim.pod)
+        part = self._part(claim, grant)
+        self._check_room(claim.pod)
+        self._reserved[claim.name] = claim.pod.uid
+        try:
+            edits = await self._prepare(part)
+            return self._open(claim, grant, part, edits)
+        finally:
+            del self._reserved[claim.name]
+
+    def _part(self, claim: Claim, grant: Grant) -> ContainerGrant:
+        subject = f"container {claim.container!r} of {claim.pod.full_name}"
+        step = "delete the pod and let its controller make a new one"
+        part = grant.containers.get(claim.container)
+        if part is None:
+            there = ", ".join(grant.containers) or "no container"
+            raise Refused(NOT_GRANTED, (subject, "has no share", f"the pod's grant lists {there}", step))
+        if len(part.shares) != claim.seats:
+            value, limit = f"{claim.seats} seats from kubelet", f"its grant has {len(part.shares)} shares"
+            raise Refused(SEATS_DIFFER, (subject, value, limit, step))
+        for share in part.shares:
+            card = self._cards.by_uuid.get(share.uuid)
+            if card is None or share.backend != self._backend.name:
+                there = ", ".join(self._cards.by_uuid) or "no card"
+                raise Refused(CARD_MISSING, (subject, f"a share of {share.uuid}", f"this node has {there}", step))
+            if not card.healthy:
+                value, limit = f"a share of {share.uuid}", f"the card failed: {card.reason or 'no reason known'}"
+                raise Refused(CARD_FAILED, (subject, value, limit, "wait for the card, or " + step))
+            if share.memory > card.physical:
+                value = f"{format_memory(share.memory)} of {share.uuid}"
+                raise Refused(TOO_LARGE, (subject, value, f"the card has {format_memory(card.physical)}", step))
+        return part
+
+    def _check_room(self, pod: Pod) -> None:
+        wanted = self._grants.promise(pod, held=False)
+        if wanted is not None:
+            check_sums(wanted, self._promises(pod.uid), self._cards.by_uuid, oversub=self._oversub)
+
+    def _promises(self, without: str) -> list[Promise]:
+        """Return what all other pods of the node are promised, and what runs whose grant nobody knows any more."""
+        holders = {held.pod_uid for held in self._held.values()} | set(self._reserved.values())
+        found: list[Promise] = []
+        known: set[str] = {without}
+        for pod in self._pods.all():
+            if pod.uid == without or (pod.is_over and pod.uid not in holders):
+                continue
+            promise = self._grants.promise(pod, held=pod.uid in holders)
+            if promise is not None:
+                found.append(promise)
+                known.add(pod.uid)
+        found += [_promise_of(held) for held in self._held.values() if held.pod_uid not in known]
+        return found
+
+    async def _prepare(self, part: ContainerGrant) -> ContainerEdits:
+        try:
+            return await self._backend.prepare(part.shares)
+        except DeviceError as error:
+            raise Refused(NOT_READY, error) from error
+
+    def _open(self, claim: Claim, grant: Grant, part: ContainerGrant, edits: ContainerEdits) -> Held:
+        policy = policy_of(
+            part,
+            generation=grant.gen,
+            cards=self._cards.by_uuid,
+            enforcement=self._backend.enforcement(part.mode),
+            context_of=self._context_of,
+        )
+        try:
+            entry = self._store.ensure(claim.name)
+            self._cdi.write(claim.name, edits)
+            held = self._held.get(claim.name)
+            file = PolicyFile.open(entry.policy_path) if held is None else held.file
+            try:
+                written = file.update(lambda present: carried_over(policy, present))
+            except PolicyError:
+                if held is None:
+                    file.close()
+                raise
+        except (HandOverError, PolicyError) as error:
+            raise Refused(NOT_WRITTEN, error) from error
+        held = Held(entry, file, written, claim.pod.uid, claim.pod.full_name, claim.container, part, grant.gen)
+        self._take_up(held)
+        return held
+
+    def _take_up(self, held: Held) -> None:
+        self._held[held.entry.name] = held
+        self._gates.put(held.entry, held.file, held.policy)
+        self._watch.add(held.entry)
+
+    def adopt(self, name: str, *, pod_uid: str, pod: str, container: str) -> Held | None:
+        """Go on with an open hand-over whose pod or grant is not known: what runs keeps the limits it has.
+
+        None where its policy is closed or cannot be read: then nothing runs under it that has any.
+        """
+        entry = self._store.entry(name)
+        with contextlib.suppress(PolicyError):
+            policy = entry.policy()
+            if policy.is_open and name not in self._held:
+                file = PolicyFile.open(entry.policy_path)
+                held = Held(entry, file, policy, pod_uid, pod, container, None, policy.generation)
+                self._take_up(held)
+                return held
+        return None
+
+    # ---- changing and closing ------------------------------------------------------------------------------------
+
+    def resize(self, pod: Pod) -> int | None:
+        """Bring a pod's open hand-overs up to its grant as it is now; return its generation, None for no change.
+
+        Raises Refused, and then nothing has changed. Where a running container cannot be brought up to it (a card that
+        it has not), none of the pod's is.
+        """
+        mine = [held for held in self._held.values() if held.pod_uid == pod.uid and held.grant is not None]
+        if not mine:
+            return None
+        grant = self._grants.of(pod)
+        behind = [held for held in mine if held.generation < grant.gen and held.container in grant.containers]
+        if not behind:
+            return None
+        for held in behind:
+            before = [share.uuid for share in held.policy.devices]
+            after = [share.uuid for share in grant.containers[held.container].shares]
+            if before != after:
+                subject = f"container {held.container!r} of {pod.full_name}"
+                value, limit = f"cards {', '.join(after)}", f"it runs on {', '.join(before)}"
+                raise Refused(MOVED, (subject, value, limit, "a running container stays on its cards: start it anew"))
+        self._check_room(pod)
+        for held in behind:
+            self._rewrite(held, grant)
+        return grant.gen
+
+    def _rewrite(self, held: Held, grant: Grant) -> None:
+        part = grant.containers[held.container]
+        policy = policy_of(
+            part,
+            generation=grant.gen,
+            cards=self._cards.by_uuid,
+            enforcement=self._backend.enforcement(part.mode),
+            context_of=self._context_of,
+        )
+        try:
+            held.policy = held.file.update(lambda present: carried_over(policy, present))
+        except PolicyError as error:
+            raise Refused(NOT_WRITTEN, error) from error
+        held.grant, held.generation = part, grant.gen
+        self._gates.put(held.entry, held.file, held.policy)
+        log.info("resized", hand_over=held.entry.name, pod=held.pod, container=held.container, generation=grant.gen)
+
+    async def close(self, name: str) -> None:
+        """End a hand-over and remove all that it has on this node; one that is not open is removed just the same."""
+        held = self._held.pop(name, None)
+        if held is not None:
+            self._watch.remove(name)
+            self._gates.drop(name)
+            held.file.close()
+        self._cdi.remove(name)
+        self._store.remove(name)
+        if held is not None and held.grant is not None:
+            try:
+                await self._backend.release(held.grant.shares)
+            except DeviceError as error:
+                log.warning("a backend did not take devices back", hand_over=name, error=str(error))
+
+    def let_go(self) -> None:
+        """Close all files: the agent ends, the containers go on."""
+        for name, held in self._held.items():
+            self._watch.remove(name)
+            held.file.close()
+        self._held.clear()
+
+
+def _promise_of(held: Held) -> Promise:
+    """Return what an adopted hand-over takes, by its policy: it came before anything that is asked for now."""
+    need = {share.uuid: Need(share.memory, share.cores, 1) for share in held.policy.devices}
+    return Promise((0, 0, held.pod_uid), held.pod, need, held=True)

@@ -1,0 +1,143 @@
+"""The directories of hand-overs below /run/partage: minted in `Allocate`, made again after a reboot, then removed.
+
+A hand-over name is 128 random bits, so it is never used twice, whatever was wiped in between. A new directory is whole
+before kubelet learns its name: ledger and turns are there (a missing source of a mount would become a directory) and
+the policy is closed until the container's owner is known. Everything here can be repeated: a directory whose maker was
+killed half-way is completed by the next `ensure`. What can go wrong: no room, or no right to the root (HandOverError).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import stat
+import struct
+import time
+from typing import TYPE_CHECKING, Final
+
+from partage._abi import lib
+from partage.model import PartageError, PolicyError, names
+from partage.run.handover import HandOver
+from partage.shm import Policy, PolicyFile, create_ledger, create_turns, read_policy, read_turns
+from partage.shm.ledger import SIZE as LEDGER_SIZE
+from partage.shm.policy import MAX_DEVICES
+from partage_plugin.kubelet.checkpoint import is_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_HEAD: Final = struct.Struct("<QII")  # of a ledger: magic, layout, size
+_CLOSED: Final = Policy(devices=(), is_open=False)
+
+
+class HandOverError(PartageError):
+    """A hand-over's directory cannot be made or kept."""
+
+
+def mint_name() -> str:
+    """Return a name that was never used before."""
+    return secrets.token_hex(16)
+
+
+class Store:
+    """All hand-overs of this node. Used from one thread."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def open(self) -> None:
+        """Make the root: ours alone to write, for all to read. Raises HandOverError."""
+        with self._translated(self.root):
+            self.root.mkdir(mode=0o755, parents=True, exist_ok=True)
+            found = self.root.lstat()
+            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+                message = f"owned by uid {found.st_uid}, mode {found.st_mode:o}"
+                raise OSError(0, message)
+            self.root.chmod(0o755)
+
+    def entry(self, name: str) -> HandOver:
+        """Return the hand-over of this name, whether it is there or not."""
+        return HandOver(self.root / name)
+
+    def names(self) -> frozenset[str]:
+        """Return the names of all directories there are."""
+        with self._translated(self.root):
+            return frozenset(path.name for path in self.root.iterdir() if is_name(path.name))
+
+    def mint(self) -> HandOver:
+        """Make a hand-over under a new name, whole and closed; raises HandOverError and leaves nothing then."""
+        entry = self.entry(mint_name())
+        try:
+            self.ensure(entry.name)
+        except HandOverError:
+            entry.remove()
+            raise
+        return entry
+
+    def ensure(self, name: str) -> HandOver:
+        """Make whatever of a hand-over is missing or spoilt, a closed policy included; raises HandOverError."""
+        entry = self.entry(name)
+        with self._translated(entry.path):
+            entry.path.mkdir(mode=0o755, exist_ok=True)
+            entry.path.chmod(0o755)  # whatever the umask is
+            self._ensure_ledger(entry)
+            turns = entry.path / names.TURNS_FILE
+            if read_turns(turns) is None:
+                turns.unlink(missing_ok=True)
+                create_turns(turns, MAX_DEVICES)
+                turns.chmod(0o644)
+            if self._policy_of(entry) is None:
+                entry.policy_path.unlink(missing_ok=True)
+                PolicyFile.create(entry.policy_path, _CLOSED).close()
+                entry.policy_path.chmod(0o644)
+        return entry
+
+    def _ensure_ledger(self, entry: HandOver) -> None:
+        """Keep the ledger there is: it is mounted over by its file, and a running container would lose a new one."""
+        with contextlib.suppress(FileNotFoundError):
+            found = entry.ledger_path.lstat()
+            if stat.S_ISREG(found.st_mode) and found.st_size >= LEDGER_SIZE and self._is_ledger(entry):
+                return
+            if entry.is_locked():
+                return  # its tenant spoilt it and runs: its own harm
+            entry.ledger_path.unlink()
+        create_ledger(entry.ledger_path, [])
+        entry.ledger_path.chmod(0o666)  # containers run as any user
+
+    @staticmethod
+    def _is_ledger(entry: HandOver) -> bool:
+        with entry.ledger_path.open("rb") as file:
+            head = file.read(_HEAD.size)
+        return len(head) == _HEAD.size and _HEAD.unpack(head) == (
+            lib.PTG_LEDGER_MAGIC,
+            lib.PTG_LEDGER_LAYOUT,
+            LEDGER_SIZE,
+        )
+
+    @staticmethod
+    def _policy_of(entry: HandOver) -> Policy | None:
+        try:
+            return read_policy(entry.policy_path)
+        except PolicyError:
+            return None
+
+    def remove(self, name: str) -> None:
+        """Remove a directory; programs that have its files mapped keep them."""
+        self.entry(name).remove()
+
+    def age(self, name: str) -> float:
+        """Return the seconds since a directory was made or last changed; 0 where that lies ahead or it is gone."""
+        with contextlib.suppress(OSError):
+            return max(0.0, time.time() - self.entry(name).path.stat().st_mtime)
+        return 0.0
+
+    @contextlib.contextmanager
+    def _translated(self, path: Path) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            limit = "a directory that its owner, root, can write"
+            step = "free space or memory (`df`), or remount it writable; kubelet asks again"
+            raise HandOverError(str(path), error.strerror or error, limit, step) from error

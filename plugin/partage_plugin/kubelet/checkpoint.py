@@ -1,0 +1,137 @@
+"""Kubelet's device checkpoint: which pod and container an answer of ours to `Allocate` went to.
+
+Kubelet writes it (beside, then renamed: never torn) before it calls `PreStartContainer`, and answers from it after its
+own restart. Read at each `PreStartContainer`, at the rebuild before a registration and at clean-ups. What can go wrong:
+the file is missing (no device was ever handed out, or somebody removed it), or its layout is none that this release
+knows: CheckpointError, and then nothing in it is believed.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from google.protobuf.message import DecodeError
+
+from partage.model import PartageError, names
+from partage_plugin.proto.deviceplugin.v1beta1 import api_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+CHECKPOINT_FILE: Final = "kubelet_internal_checkpoint"
+_NAME: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
+
+
+class CheckpointError(PartageError):
+    """The checkpoint cannot be read; whose container it is cannot be told from it."""
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    """As kubelet writes it: ids by NUMA node, the answer as base64."""
+
+    PodUID: str
+    ContainerName: str
+    ResourceName: str
+    DeviceIDs: dict[str, tuple[str, ...] | None]
+    AllocResp: str
+
+
+class _Data(msgspec.Struct, frozen=True):
+    PodDeviceEntries: tuple[_Entry, ...] | None
+    RegisteredDevices: dict[str, tuple[str, ...] | None] | None
+
+
+class _File(msgspec.Struct, frozen=True):
+    Data: _Data
+    Checksum: int
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One container's devices of our resource; `name`: the hand-over that our answer named, None where none."""
+
+    pod_uid: str
+    container: str
+    ids: frozenset[str]
+    name: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """All of our resource; `registered`: the ids that kubelet knew when it wrote the file."""
+
+    entries: tuple[Entry, ...]
+    registered: frozenset[str]
+
+    def holding(self, ids: Iterable[str]) -> tuple[Entry, ...]:
+        """Return every entry with one of these ids: a finished init container's are given to another one again."""
+        wanted = frozenset(ids)
+        return tuple(entry for entry in self.entries if entry.ids & wanted)
+
+
+def is_name(text: str) -> bool:
+    """Whether this may be a hand-over name of ours."""
+    return _NAME.fullmatch(text) is not None
+
+
+class CheckpointFile:
+    """The file in kubelet's device plugin directory; parsed again only where it is another one than before."""
+
+    def __init__(self, directory: Path, resource: str) -> None:
+        self.path = directory / CHECKPOINT_FILE
+        self._resource = resource
+        self._known: tuple[tuple[int, int, int], Checkpoint] | None = None
+
+    def read(self) -> Checkpoint:
+        """Return what it says now; raises CheckpointError."""
+        try:
+            with self.path.open("rb") as file:
+                found = os.fstat(file.fileno())
+                stamp = (found.st_ino, found.st_mtime_ns, found.st_size)
+                if self._known is not None and self._known[0] == stamp:
+                    return self._known[1]
+                text = file.read()
+        except OSError as error:
+            raise self._defect(error.strerror or error, "kubelet's checkpoint", "see kubelet's log") from error
+        checkpoint = self._parse(text)
+        self._known = (stamp, checkpoint)
+        return checkpoint
+
+    def _parse(self, text: bytes) -> Checkpoint:
+        try:
+            data = msgspec.json.decode(text, type=_File).Data
+            entries = tuple(
+                Entry(
+                    pod_uid=entry.PodUID,
+                    container=entry.ContainerName,
+                    ids=frozenset(device for ids in entry.DeviceIDs.values() for device in ids or ()),
+                    name=_name_in(entry.AllocResp),
+                )
+                for entry in data.PodDeviceEntries or ()
+                if entry.ResourceName == self._resource
+            )
+        except (msgspec.DecodeError, UnicodeError, binascii.Error, DecodeError, ValueError) as error:
+            limit = "the layout that Kubernetes 1.28 to 1.37 writes"
+            step = "containers are identified by PodResources alone meanwhile; update Partage"
+            raise self._defect(f"cannot be read ({error})", limit, step) from error
+        return Checkpoint(entries, frozenset((data.RegisteredDevices or {}).get(self._resource) or ()))
+
+    def _defect(self, value: object, limit: str, step: str) -> CheckpointError:
+        return CheckpointError(str(self.path), value, limit, step)
+
+
+def _name_in(response: str) -> str | None:
+    """Return the hand-over that an answer to `Allocate` names; None where it is not one of ours."""
+    answer = api_pb2.ContainerAllocateResponse.FromString(base64.b64decode(response, validate=True))
+    for device in answer.cdi_devices:
+        kind, _, name = device.name.partition("=")
+        if kind == names.CDI_KIND and is_name(name):
+            return name
+    return None

@@ -1,0 +1,73 @@
+"""Kubelet's PodResources API: which containers of which pods hold which of our ids.
+
+Only a cross-check beside the checkpoint: it leaves out ordinary init containers and knows no UID. Where the checkpoint
+has a layout that nobody knows, it is all there is, and only what is not ambiguous is believed. What can go wrong:
+kubelet does not answer within a second (None; a cross-check that cannot be made is no refusal).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import grpc
+import structlog
+
+from partage_plugin.proto.podresources.v1 import api_pb2, api_pb2_grpc
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+PATIENCE_S: Final = 1.0
+_SIZE_MAX: Final = 16 << 20  # bytes of an answer: a node's pods with all their devices
+
+log = structlog.get_logger("partage.kubelet")
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A container that holds ids of our resource."""
+
+    namespace: str
+    pod: str
+    container: str
+    ids: frozenset[str]
+
+
+class PodResources:
+    """A client of the socket at `path`; the connection is made when first asked, and again when kubelet is another."""
+
+    def __init__(self, path: Path, resource: str) -> None:
+        self._path = path
+        self._resource = resource
+        self._channel: grpc.aio.Channel | None = None
+
+    async def holding(self, ids: Iterable[str]) -> tuple[Holder, ...] | None:
+        """Return the containers that hold any of these ids; None where kubelet does not answer."""
+        wanted = frozenset(ids)
+        if self._channel is None:
+            options = [("grpc.max_receive_message_length", _SIZE_MAX), ("grpc.enable_http_proxy", 0)]
+            self._channel = grpc.aio.insecure_channel(f"unix://{self._path}", options=options)
+        stub = api_pb2_grpc.PodResourcesListerStub(self._channel)
+        try:
+            answer = await stub.List(api_pb2.ListPodResourcesRequest(), timeout=PATIENCE_S)
+        except grpc.aio.AioRpcError as error:
+            log.info("no cross-check by PodResources", socket=str(self._path), error=error.details())
+            await self.close()  # the next one is dialled at once, without a back-off from this failure
+            return None
+        return tuple(self._holders(answer, wanted))
+
+    def _holders(self, answer: api_pb2.ListPodResourcesResponse, wanted: frozenset[str]) -> Iterable[Holder]:
+        for pod in answer.pod_resources:
+            for container in pod.containers:
+                mine = (devices for devices in container.devices if devices.resource_name == self._resource)
+                held = frozenset(device for devices in mine for device in devices.device_ids)
+                if held & wanted:
+                    yield Holder(pod.namespace, pod.name, container.name, held)
+
+    async def close(self) -> None:
+        """Let the connection go."""
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            await channel.close()

@@ -1,0 +1,274 @@
+"""Serving and registering: a level-triggered loop around kubelet.sock and our own socket.
+
+Serve first, then rebuild what kubelet's checkpoint names, then register; again whenever kubelet.sock is another one or
+our own socket vanished (a kubelet that starts removes all sockets in its directory). inotify tells at once; a slow look
+finds what an event was lost for. The first registration with a new kubelet is made at once, only repeats are spaced.
+
+Each instance serves on a socket name of its own, so that an old agent and its successor never remove each other's. A
+plugin of somebody else that serves the same cards is named and not fought over. What can go wrong: kubelet does not
+answer (asked again, ever less often up to 5 s), no right in its directory (RegistrationError ends the agent).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import socket
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import grpc
+import structlog
+from asyncinotify import Inotify, Mask
+
+from partage.model import PartageError
+from partage_plugin.kubelet.foreign import find_foreign
+from partage_plugin.kubelet.server import options
+from partage_plugin.proto.deviceplugin.v1beta1 import api_pb2, api_pb2_grpc
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    from partage_plugin.kubelet.server import DevicePlugin
+    from partage_plugin.ports import Clock
+
+DIRECTORY: Final = "/var/lib/kubelet/device-plugins"  # fixed in kubelet
+KUBELET_SOCKET: Final = "kubelet.sock"
+VERSION: Final = "v1beta1"
+OURS: Final = "partage-"
+APART_S: Final = 1.0  # between two registrations with kubelets that follow each other
+LOOK_EVERY_S: Final = 10.0
+ANSWER_S: Final = 5.0
+AGAIN_FIRST_S: Final = 0.05
+AGAIN_LAST_S: Final = 5.0
+FOLLOWED_S: Final = 5.0  # by then a kubelet that took the registration follows our list
+_GRACE_S: Final = 0.2  # for calls in progress when a socket is given up
+
+log = structlog.get_logger("partage.kubelet")
+
+
+class RegistrationError(PartageError):
+    """Kubelet's directory cannot be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Identity:
+    """What tells a socket file from another one of the same name."""
+
+    inode: int
+    changed_ns: int
+
+
+def identity(path: Path) -> _Identity | None:
+    """Return what is at `path` now; None where nothing is."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return None
+    return _Identity(found.st_ino, found.st_ctime_ns)
+
+
+class Registrar:
+    """One resource's registration; `run` is its whole life."""
+
+    def __init__(  # noqa: PLR0913 -- its neighbours
+        self,
+        *,
+        directory: Path,
+        resource: str,
+        plugin: DevicePlugin,
+        rebuild: Callable[[], Awaitable[None]],
+        clock: Clock,
+        is_ours: Callable[[str], bool] = lambda _: False,
+    ) -> None:
+        self._directory = directory
+        self._resource = resource
+        self._plugin = plugin
+        self._rebuild = rebuild
+        self._clock = clock
+        self._is_ours = is_ours
+        self._served = 0
+        self._server: grpc.aio.Server | None = None
+        self._socket: Path | None = None
+        self._socket_is: _Identity | None = None
+        self._kubelet: _Identity | None = None  # that took our registration
+        self._registered_at: float | None = None
+        self._registrations = 0
+        self._failures = 0
+        self._foreign: str | None = None
+        self._wake = asyncio.Event()
+
+    @property
+    def is_registered(self) -> bool:
+        """Whether a kubelet follows our list."""
+        return self._kubelet is not None and self._plugin.streams > 0
+
+    @property
+    def registrations(self) -> int:
+        """How often a kubelet has taken our registration."""
+        return self._registrations
+
+    @property
+    def foreign(self) -> str | None:
+        """The socket of another plugin that serves the same cards; None where there is none."""
+        return self._foreign
+
+    async def run(self) -> None:
+        """Serve, register, and stay so until cancelled."""
+        try:
+            with Inotify() as events:
+                self._watch(events)
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(self._listen(events), name="device plugin directory")
+                    tasks.create_task(self._loop(), name="registration")
+        finally:
+            await self._give_up()
+
+    def _watch(self, events: Inotify) -> None:
+        mask = Mask.CREATE | Mask.MOVED_TO | Mask.DELETE | Mask.MOVED_FROM | Mask.ATTRIB
+        try:
+            self._directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+            self._remove_leftovers()
+            events.add_watch(self._directory, mask | Mask.ONLYDIR)
+        except OSError as error:
+            step = "mount kubelet's device plugin directory into the agent, writable"
+            raise RegistrationError(
+                str(self._directory), error.strerror or error, "shares are registered there", step
+            ) from error
+
+    async def _listen(self, events: Inotify) -> None:
+        async for event in events:
+            name = "" if event.name is None else str(event.name)
+            if name == KUBELET_SOCKET or not name or (self._socket is not None and name == self._socket.name):
+                self._wake.set()
+
+    async def _loop(self) -> None:
+        while True:
+            self._wake.clear()
+            delay = await self._step()
+            with contextlib.suppress(TimeoutError):
+                await self._until_woken(delay)
+
+    async def _until_woken(self, delay: float) -> None:
+        """Return after `delay` seconds, or as soon as a file or a follower changes."""
+        waits = [
+            asyncio.ensure_future(wait)
+            for wait in (self._wake.wait(), self._plugin.streams_changed(), self._clock.sleep(delay))
+        ]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
+
+    async def _step(self) -> float:
+        """Do what is missing; return in how many seconds to look again at the latest."""
+        if self._server is None or self._socket is None or identity(self._socket) != self._socket_is:
+            await self._serve()
+        kubelet = identity(self._directory / KUBELET_SOCKET)
+        if kubelet is None:
+            self._kubelet = None
+            return LOOK_EVERY_S
+        if kubelet == self._kubelet and self._plugin.streams > 0:
+            return LOOK_EVERY_S
+        early = self._too_early(is_new=kubelet != self._kubelet)
+        if early > 0:
+            return early
+        return await self._register(kubelet)
+
+    def _too_early(self, *, is_new: bool) -> float:
+        """Return the seconds to wait before another registration; the first one with a kubelet never waits."""
+        if self._registered_at is None:
+            return 0.0
+        return self._registered_at + (APART_S if is_new else FOLLOWED_S) - self._clock.now()
+
+    async def _register(self, kubelet: _Identity) -> float:
+        await self._rebuild()
+        self._foreign = await find_foreign(self._directory, OURS, KUBELET_SOCKET, self._is_ours)
+        if self._foreign is not None:
+            log.error(
+                "another device plugin serves these cards; not registered",
+                resource=self._resource,
+                socket=self._foreign,
+                step="remove that plugin from this node (its DaemonSet), or this agent",
+            )
+            return AGAIN_LAST_S
+        if identity(self._directory / KUBELET_SOCKET) != kubelet or self._socket is None:
+            return 0.0
+        if not await self._ask(self._socket.name):
+            self._failures += 1
+            return float(min(AGAIN_FIRST_S * 2 ** min(self._failures - 1, 16), AGAIN_LAST_S))
+        self._failures = 0
+        self._kubelet = kubelet
+        self._registered_at = self._clock.now()
+        self._registrations += 1
+        log.info("registered", resource=self._resource, socket=self._socket.name)
+        return FOLLOWED_S
+
+    async def _ask(self, endpoint: str) -> bool:
+        """Ask kubelet to take us; False where it does not."""
+        path = self._directory / KUBELET_SOCKET
+        options_ = [("grpc.enable_http_proxy", 0)]
+        async with grpc.aio.insecure_channel(f"unix://{path}", options=options_) as channel:
+            request = api_pb2.RegisterRequest(
+                version=VERSION, endpoint=endpoint, resource_name=self._resource, options=options()
+            )
+            try:
+                await api_pb2_grpc.RegistrationStub(channel).Register(request, timeout=ANSWER_S)
+            except grpc.aio.AioRpcError as error:
+                log.info("kubelet does not take the registration yet", error=error.details(), socket=str(path))
+                return False
+        return True
+
+    # ---- our own socket ------------------------------------------------------------------------------------------
+
+    async def _serve(self) -> None:
+        """Serve on a new socket; one that vanished under us is given up after that."""
+        old = self._server
+        again = f".{self._served}" if self._served else ""
+        name = f"{OURS}{self._resource.replace('/', '-')}-{os.getpid()}{again}.sock"
+        self._served += 1
+        path = self._directory / name
+        path.unlink(missing_ok=True)  # of an earlier process with our number: we are alone with it now
+        server = grpc.aio.server()
+        api_pb2_grpc.add_DevicePluginServicer_to_server(self._plugin, server)
+        try:
+            server.add_insecure_port(f"unix://{path}")
+        except RuntimeError as error:
+            step = "free space there, or mount kubelet's device plugin directory writable"
+            raise RegistrationError(str(path), error, "kubelet calls us there", step) from error
+        await server.start()
+        path.chmod(0o600)
+        self._server, self._socket, self._socket_is = server, path, identity(path)
+        self._kubelet = None
+        log.info("serving", socket=str(path))
+        if old is not None:
+            await old.stop(0)
+
+    async def _give_up(self) -> None:
+        """Stop serving. gRPC removes the file of that name, whoever made it: only ours has ever had it."""
+        server, self._server = self._server, None
+        if server is not None:
+            await server.stop(_GRACE_S)
+
+    def _remove_leftovers(self) -> None:
+        """Remove sockets of killed agents: those at which nobody listens, and only while they are the same."""
+        for path in self._directory.glob(f"{OURS}{self._resource.replace('/', '-')}-*.sock"):
+            before = identity(path)
+            if before is not None and _is_deaf(path) and identity(path) == before:
+                path.unlink(missing_ok=True)
+                log.info("removed the socket of an agent that is no more", socket=str(path))
+
+
+def _is_deaf(path: Path) -> bool:
+    """Whether nobody listens at a socket."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
+        try:
+            probe.connect(os.fspath(path))
+        except OSError as error:
+            return error.errno == errno.ECONNREFUSED
+    return False

@@ -1,0 +1,80 @@
+"""libvgpu.so on the host: installed once per version, so that an upgrade never touches a container that runs.
+
+`/usr/local/lib/partage/<version>/libvgpu.so` with the `ld.so.preload` that names it beside it. Nothing executable lies
+below /run, which is often mounted noexec: ld.so would then ignore the library and the container run without any limit.
+So the file is mapped as code from where containers will get it, and where that fails the agent does not register.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import secrets
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from partage import __version__
+from partage.model import LaunchError, names
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PRELOAD_NAME: Final = "ld.so.preload"
+_STEP: Final = "let the directory be writable for the agent and not mounted noexec"
+
+log = structlog.get_logger("partage.library")
+
+
+@dataclass(frozen=True, slots=True)
+class HostLibrary:
+    """Where the installed files lie."""
+
+    path: Path
+    preload: Path
+
+
+def install(source: Path, directory: Path, version: str = __version__) -> HostLibrary:
+    """Put the library of this version below `directory`, unless it is there; raises LaunchError."""
+    home = directory / version
+    library = HostLibrary(home / names.LIBRARY, home / PRELOAD_NAME)
+    try:
+        home.mkdir(mode=0o755, parents=True, exist_ok=True)
+        _put(library.path, source.read_bytes(), 0o755)
+        _put(library.preload, f"{names.CONTAINER_LIBRARY}\n".encode(), 0o644)
+    except OSError as error:
+        value = f"cannot be written ({error.strerror or error})"
+        raise LaunchError(str(library.path), value, "containers get the library from there", _STEP) from error
+    check_loadable(library.path)
+    return library
+
+
+def _put(path: Path, content: bytes, mode: int) -> None:
+    """Write a file beside and rename it, unless it has this content: who has the old one mounted keeps it."""
+    with contextlib.suppress(OSError):
+        if path.read_bytes() == content:
+            path.chmod(mode)
+            return
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        beside.write_bytes(content)
+        beside.chmod(mode)
+        beside.rename(path)
+    finally:
+        beside.unlink(missing_ok=True)
+    log.info("installed", file=str(path), size=len(content))
+
+
+def check_loadable(path: Path) -> None:
+    """Raise LaunchError where ld.so could not map the library as code: it would go on without, and without a limit."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            mmap.mmap(fd, 0, prot=mmap.PROT_READ | mmap.PROT_EXEC).close()
+        finally:
+            os.close(fd)
+    except (OSError, ValueError) as error:
+        value = f"cannot be mapped as code ({error})"
+        raise LaunchError(str(path), value, "the loader would ignore it: no limit at all", _STEP) from error

@@ -1,0 +1,175 @@
+"""One thread that runs the watchers of all open hand-overs: slots, dead processes, overhead, audit.
+
+The watcher itself is the one of `partage run` (partage.run.watcher); here its events are waited for together, so that a
+hundred containers cost one thread's sleep. The agent's loop adds and removes, and never waits for this thread: NVML may
+take milliseconds on a busy card, and kubelet's calls must not feel that. What can go wrong: a ledger that somebody else
+watches (a tenant can lock its own ledger: its container is closed, and tried again), or that its tenant spoilt (the
+watcher closes the container).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import selectors
+import threading
+import time
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from partage.model import PartageError
+from partage.run.watcher import Watcher
+from partage.shm import PolicyFile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from partage.run.handover import HandOver
+    from partage.run.nvml import Nvml
+
+RETRY_S: Final = 1.0  # a ledger that cannot be watched
+_JOIN_S: Final = 10.0
+
+log = structlog.get_logger("partage.watcher")
+
+
+class _Watched:
+    """One hand-over with its watcher, or without one that could not begin yet."""
+
+    def __init__(self, entry: HandOver) -> None:
+        self.entry = entry
+        self.watcher: Watcher | None = None
+        self.policy: PolicyFile | None = None
+        self.due = 0.0
+
+    def begin(self, nvml: Nvml | None) -> None:
+        """Start watching; raises PartageError and leaves nothing open then."""
+        with contextlib.ExitStack() as half_made:
+            policy = PolicyFile.open(self.entry.policy_path)
+            half_made.callback(policy.close)
+            self.watcher = Watcher(self.entry, policy, nvml)
+            self.policy = policy
+            half_made.pop_all()
+
+    def end(self) -> None:
+        """Let everything go."""
+        if self.watcher is not None:
+            self.watcher.close()
+        if self.policy is not None:
+            self.policy.close()
+        self.watcher = self.policy = None
+
+
+class Hub:
+    """Watches hand-overs in a thread of its own, from `start` to `stop`; any thread may `add` and `remove`."""
+
+    def __init__(self, nvml: Callable[[], Nvml | None], now: Callable[[], float] = time.monotonic) -> None:
+        self._make_nvml = nvml
+        self._now = now
+        self._orders: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._bell, selectors.EVENT_READ)
+        self._watched: dict[str, _Watched] = {}
+        self._nvml: Nvml | None = None
+        self._thread = threading.Thread(target=self._run, name="watchers", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End, with every watch let go; what runs goes on."""
+        self._orders.put(None)
+        os.eventfd_write(self._bell, 1)
+        self._thread.join(_JOIN_S)
+
+    def add(self, entry: HandOver) -> None:
+        """Watch a hand-over from now on; one that is watched already stays so."""
+        self._order(lambda: self._add(entry))
+
+    def remove(self, name: str) -> None:
+        """Watch it no longer."""
+        self._order(lambda: self._remove(name))
+
+    def _order(self, order: Callable[[], None]) -> None:
+        self._orders.put(order)
+        os.eventfd_write(self._bell, 1)
+
+    # ---- in the thread -------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        self._nvml = self._make_nvml()
+        try:
+            while self._take_orders():
+                self._round(self._selector.select(self._timeout()))
+        finally:
+            for name in list(self._watched):
+                self._remove(name)
+            if self._nvml is not None:
+                self._nvml.close()
+            self._selector.close()
+            os.close(self._bell)
+
+    def _take_orders(self) -> bool:
+        """Do what was asked for; False where that is to end."""
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._bell)
+        while not self._orders.empty():
+            order = self._orders.get()
+            if order is None:
+                return False
+            order()
+        return True
+
+    def _timeout(self) -> float | None:
+        """Return the seconds until the first watcher has work of its own; None where none will."""
+        if not self._watched:
+            return None
+        return max(0.0, min(watched.due for watched in self._watched.values()) - self._now())
+
+    def _round(self, ready: list[tuple[selectors.SelectorKey, int]]) -> None:
+        rung = {key.data for key, _ in ready if key.data is not None}
+        now = self._now()
+        for name, watched in self._watched.items():
+            if watched.watcher is None:
+                if watched.due <= now:
+                    self._begin(watched)
+            elif name in rung or watched.due <= now:
+                self._step(watched, watched.watcher)
+
+    def _step(self, watched: _Watched, watcher: Watcher) -> None:
+        for key, _ in watcher.selector.select(0):
+            watcher.handle(key)
+        try:
+            watcher.step()
+        except PartageError as error:
+            log.warning("a watcher cannot go on for now", hand_over=watched.entry.name, error=str(error))
+        timeout = watcher.timeout()
+        watched.due = float("inf") if timeout is None else self._now() + timeout
+
+    def _add(self, entry: HandOver) -> None:
+        if entry.name not in self._watched:
+            watched = self._watched[entry.name] = _Watched(entry)
+            self._begin(watched)
+
+    def _begin(self, watched: _Watched) -> None:
+        try:
+            watched.begin(self._nvml)
+        except PartageError as error:
+            log.warning("a hand-over cannot be watched yet", hand_over=watched.entry.name, error=str(error))
+            watched.due = self._now() + RETRY_S
+            return
+        if watched.watcher is not None:
+            self._selector.register(watched.watcher.selector, selectors.EVENT_READ, watched.entry.name)
+        watched.due = 0.0
+
+    def _remove(self, name: str) -> None:
+        watched = self._watched.pop(name, None)
+        if watched is None:
+            return
+        if watched.watcher is not None:
+            self._selector.unregister(watched.watcher.selector)
+        watched.end()

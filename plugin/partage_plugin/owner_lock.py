@@ -1,0 +1,74 @@
+"""One agent a root: who holds the lock serves, who comes later waits and takes over the moment it is free.
+
+So a rolling update may start the new agent beside the old one: it is ready to take over, the old one goes on serving
+until it ends, and never do two write the same hand-overs. The kernel drops the lock at death. What can go wrong: the
+holder is stopped (SIGSTOP): it is named in the log, and waited for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from partage import locks
+from partage.model import PartageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from partage_plugin.ports import Clock
+
+LOCK_FILE: Final = ".agent"
+AGAIN_S: Final = 0.1
+_TEXT_MAX: Final = 200  # bytes
+
+log = structlog.get_logger("partage.agent")
+
+
+class OwnerLockError(PartageError):
+    """The lock file cannot be used."""
+
+
+class OwnerLock:
+    """The right to serve the hand-overs below a root."""
+
+    def __init__(self, root: Path, clock: Clock, name: str) -> None:
+        self._path = root / LOCK_FILE
+        self._clock = clock
+        self._name = name
+        self._fd = -1
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether we serve."""
+        return self._fd >= 0
+
+    async def take(self) -> None:
+        """Return once the lock is ours; raises OwnerLockError."""
+        try:
+            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError as error:
+            step = "let the directory be writable for the agent"
+            raise OwnerLockError(str(self._path), error.strerror or error, "a lock file is kept there", step) from error
+        with contextlib.ExitStack() as not_ours:
+            not_ours.callback(os.close, fd)
+            told = False
+            while not locks.try_lock(fd, 0):
+                if not told:
+                    owner = os.pread(fd, _TEXT_MAX, 0).decode("utf-8", "replace").strip()
+                    log.warning("another agent serves; waiting for its end", lock=str(self._path), owner=owner)
+                told = True
+                await self._clock.sleep(AGAIN_S)
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, f"pid {os.getpid()} {self._name}\n".encode(), 0)
+            not_ours.pop_all()
+        self._fd = fd
+
+    def let_go(self) -> None:
+        """Let a waiting successor serve."""
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd = -1

@@ -1,0 +1,101 @@
+"""Whose request is it? From the ids in `PreStartContainer` to the pods and containers whose hand-overs they are.
+
+Kubelet's checkpoint says it (UID and container of every answer of ours); PodResources is the cross-check where it lists
+the container. Where the checkpoint has a layout that nobody knows, PodResources and what `Allocate` minted for just
+these ids must agree on one container, else the request is refused. Nothing is ever guessed from what is pending. What
+can go wrong is Refused; kubelet asks again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from partage_plugin.handover.desk import Claim
+from partage_plugin.kubelet.checkpoint import CheckpointError
+from partage_plugin.refusal import Refused
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from partage_plugin.kubelet.checkpoint import CheckpointFile, Entry
+    from partage_plugin.kubelet.minted import Minted
+    from partage_plugin.kubelet.podresources import Holder, PodResources
+    from partage_plugin.ports import Pod, Pods
+
+UNKNOWN: Final = "OwnerUnknown"
+AMBIGUOUS: Final = "OwnerAmbiguous"
+CONTRADICTED: Final = "OwnerContradicted"
+POD_UNKNOWN: Final = "PodUnknown"
+POD_PATIENCE_S: Final = 5.0  # a refusal costs kubelet's back-off, which begins at 10 s
+
+log = structlog.get_logger("partage.owners")
+
+
+class Owners:
+    """Finds the claims behind a request. Holds nothing between two of them."""
+
+    def __init__(self, checkpoint: CheckpointFile, resources: PodResources, minted: Minted, pods: Pods) -> None:
+        self._checkpoint = checkpoint
+        self._resources = resources
+        self._minted = minted
+        self._pods = pods
+
+    async def of(self, ids: Sequence[str]) -> list[Claim]:
+        """Return every claim that holds one of these ids; raises Refused. Never an empty list."""
+        subject = f"seats {', '.join(sorted(ids))}"
+        try:
+            entries = self._checkpoint.read().holding(ids)
+        except CheckpointError as error:
+            log.warning("kubelet's checkpoint cannot be read; PodResources decides alone", error=str(error))
+            return [await self._by_resources(frozenset(ids), subject, error)]
+        if not entries:
+            limit, step = "it is written before a container starts", "kubelet asks again; see its log if this stays"
+            raise Refused(UNKNOWN, (subject, "in no entry of kubelet's checkpoint", limit, step))
+        claims = [await self._claim(entry, subject) for entry in entries]
+        self._cross_check(claims, await self._resources.holding(ids), frozenset(ids), subject)
+        return claims
+
+    async def _claim(self, entry: Entry, subject: str) -> Claim:
+        whose = f"container {entry.container!r} of pod {entry.pod_uid}"
+        if entry.name is None:
+            limit = "an answer that names a hand-over is needed"
+            step = "delete the pod: another device plugin answered for it"
+            raise Refused(UNKNOWN, (subject, f"given to {whose} by somebody else", limit, step))
+        pod = await self._pods.wait_for(entry.pod_uid, POD_PATIENCE_S)
+        if pod is None:
+            limit = f"known from the API server within {POD_PATIENCE_S:g} s"
+            raise Refused(POD_UNKNOWN, (whose, "not seen", limit, "is the API server reachable? kubelet asks again"))
+        return Claim(entry.name, pod, entry.container, len(entry.ids))
+
+    @staticmethod
+    def _cross_check(
+        claims: Iterable[Claim], holders: Iterable[Holder] | None, ids: frozenset[str], subject: str
+    ) -> None:
+        """Refuse where PodResources names another container for just these ids; it leaves out init containers."""
+        ours = {(claim.pod.namespace, claim.pod.name, claim.container) for claim in claims}
+        for holder in holders or ():
+            if holder.ids == ids and (holder.namespace, holder.pod, holder.container) not in ours:
+                value = f"PodResources says {holder.namespace}/{holder.pod}, container {holder.container!r}"
+                limit = f"the checkpoint says {', '.join('/'.join(owner) for owner in sorted(ours))}"
+                raise Refused(CONTRADICTED, (subject, value, limit, "kubelet asks again; see its log if this stays"))
+
+    async def _by_resources(self, ids: frozenset[str], subject: str, error: CheckpointError) -> Claim:
+        holders = [holder for holder in await self._resources.holding(ids) or () if holder.ids == ids]
+        minted = self._minted.for_ids(ids)
+        if len(holders) != 1 or len(minted) != 1:
+            value = f"{len(holders)} containers, {len(minted)} hand-overs for these ids"
+            step = f"kubelet's checkpoint cannot be used ({error.value}): update Partage, or create the pod again"
+            raise Refused(AMBIGUOUS, (subject, value, "exactly one of each is needed to tell whose it is", step))
+        holder, name = holders[0], minted[0]
+        pod = await self._pods.find(holder.namespace, holder.pod)
+        if pod is None:
+            whose = f"pod {holder.namespace}/{holder.pod}"
+            raise Refused(POD_UNKNOWN, (whose, "not known to the API server", "needed for its grant", "create it anew"))
+        return Claim(name, pod, holder.container, len(ids))
+
+
+def pods_of(claims: Iterable[Claim]) -> list[Pod]:
+    """Return the pods behind claims, each once."""
+    return list({claim.pod.uid: claim.pod for claim in claims}.values())

@@ -1,0 +1,1 @@
+"""What protoc made of the .proto files below `proto/` (tools/proto.py)."""

@@ -1,0 +1,103 @@
+"""Clean-up: hand-overs that nobody has any more, with their CDI specs.
+
+A hand-over stays while a process uses it, while its pod may still start containers, and for a minute after it was
+minted (kubelet writes down an answer of ours a moment after it got it). Kubelet keeps entries of ended pods in its
+checkpoint until it hands out devices again, so the pod decides and not the entry alone. Nothing is removed while the
+list of pods is not whole or the checkpoint cannot be read. A name removed too early is made again by the next
+`PreStartContainer`, so nothing can be lost.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from partage_plugin.kubelet.checkpoint import CheckpointError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from partage_plugin.handover.cdi import CdiDirectory
+    from partage_plugin.handover.desk import Desk
+    from partage_plugin.handover.store import Store
+    from partage_plugin.kubelet.checkpoint import CheckpointFile
+    from partage_plugin.kubelet.minted import Minted
+    from partage_plugin.ports import Pods
+
+YOUNG_S: Final = 60.0
+_PROC: Final = Path("/proc")
+
+log = structlog.get_logger("partage.sweep")
+
+
+class Sweeper:
+    """Removes what is left over. Called when pods end and when kubelet writes its checkpoint."""
+
+    def __init__(  # noqa: PLR0913 -- what says that a hand-over is needed
+        self, *, store: Store, cdi: CdiDirectory, desk: Desk, checkpoint: CheckpointFile, minted: Minted, pods: Pods
+    ) -> None:
+        self._store = store
+        self._cdi = cdi
+        self._desk = desk
+        self._checkpoint = checkpoint
+        self._minted = minted
+        self._pods = pods
+
+    async def sweep(self) -> frozenset[str]:
+        """Remove all leftovers; return their names."""
+        if not self._pods.is_synced:
+            return frozenset()
+        try:
+            entries = self._checkpoint.read().entries
+        except CheckpointError:
+            return frozenset()
+        there = self._store.names() | self._cdi.names() | frozenset(self._desk.held)
+        needed = {entry.name for entry in entries if entry.name is not None and self._may_start(entry.pod_uid)}
+        candidates = {name for name in there - needed if not self._is_young(name)}
+        left_over = candidates - self._in_use(candidates)
+        for name in left_over:
+            log.info("removed a hand-over that nobody has any more", hand_over=name)
+            await self._desk.close(name)
+            self._minted.forget(name)
+        return frozenset(left_over)
+
+    def _may_start(self, uid: str) -> bool:
+        pod = self._pods.get(uid)
+        return pod is not None and not pod.is_over
+
+    def _is_young(self, name: str) -> bool:
+        if name in self._desk.held:
+            return False  # its owner is known
+        return self._minted.is_young(name, YOUNG_S) or (
+            self._store.entry(name).path.exists() and self._store.age(name) < YOUNG_S
+        )
+
+    def _in_use(self, names: Iterable[str]) -> set[str]:
+        """Return those with a process: one that holds a slot, or one in whose mounts the directory is."""
+        entries = [self._store.entry(name) for name in names]
+        used = {entry.name for entry in entries if entry.is_slot_held()}
+        rest = {entry.name for entry in entries} - used
+        return used | mounted(rest)
+
+
+def mounted(names: Iterable[str]) -> set[str]:
+    """Return the hand-overs that are mounted for any process of this machine."""
+    wanted = {os.fsencode(name) for name in names}
+    found: set[bytes] = set()
+    spaces: set[str] = set()
+    for pid in os.listdir(_PROC) if wanted else ():  # noqa: PTH208 -- names are all we want
+        if not pid.isdigit():
+            continue
+        try:
+            space = os.readlink(f"{_PROC}/{pid}/ns/mnt")  # noqa: PTH115 -- a Path costs more than the call
+            if space in spaces:
+                continue
+            text = Path(f"{_PROC}/{pid}/mountinfo").read_bytes()
+        except OSError:
+            continue  # it has ended
+        spaces.add(space)
+        found |= {name for name in wanted - found if name in text}
+    return {os.fsdecode(name) for name in found}
