@@ -135,7 +135,7 @@ class Kubelet(api_pb2_grpc.RegistrationServicer, resources_grpc.PodResourcesList
 
     # ---- what a test asks for
 
-    async def until(self, condition, seconds: float = 20) -> None:  # type: ignore[no-untyped-def]
+    async def until(self, condition, seconds: float = 10) -> None:  # type: ignore[no-untyped-def]
         """Return when `condition(self)` holds, looked at whenever the plugin tells something."""
         async with asyncio.timeout(seconds), self.changed:
             await self.changed.wait_for(lambda: condition(self))
@@ -150,8 +150,15 @@ class Kubelet(api_pb2_grpc.RegistrationServicer, resources_grpc.PodResourcesList
         assert self._channel is not None, "no plugin has registered"
         return api_pb2_grpc.DevicePluginStub(self._channel)
 
-    async def allocate(  # noqa: PLR0913
-        self, uid: str, pod: str, container: str, count: int = 1, *, ids: Sequence[str] | None = None, init: bool = False
+    async def allocate(
+        self,
+        uid: str,
+        pod: str,
+        container: str,
+        count: int = 1,
+        *,
+        ids: Sequence[str] | None = None,
+        init: bool = False,
     ) -> Entry:
         """Admit a container: preferred ids, `Allocate`, checkpoint."""
         if ids is None:
@@ -170,9 +177,7 @@ class Kubelet(api_pb2_grpc.RegistrationServicer, resources_grpc.PodResourcesList
         return entry
 
     async def pre_start(self, entry: Entry) -> None:
-        await self.plugin().PreStartContainer(
-            api_pb2.PreStartContainerRequest(devices_ids=entry.ids), timeout=20
-        )
+        await self.plugin().PreStartContainer(api_pb2.PreStartContainerRequest(devices_ids=entry.ids), timeout=20)
 
     def write_checkpoint(self) -> None:
         data = {

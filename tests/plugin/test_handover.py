@@ -187,7 +187,10 @@ def test_a_pod_created_again_under_its_name_gets_the_new_limit(tmp_path: Path) -
         pytest.param(pod_of("u1", text="", app=part()), "GrantMissing", "partage-scheduler", id="C074-no-grant"),
         pytest.param(pod_of("u1", text="{", app=part()), "GrantInvalid", "grant of default/pod-u1", id="malformed"),
         pytest.param(
-            pod_of("u1", text=grant_text("u1", node="n2", app=part()), app=part()), "GrantInvalid", "n2", id="other-node"
+            pod_of("u1", text=grant_text("u1", node="n2", app=part()), app=part()),
+            "GrantInvalid",
+            "n2",
+            id="other-node",
         ),
         pytest.param(pod_of("u1", text=grant_text("u9", app=part()), app=part()), "GrantInvalid", "u9", id="other-pod"),
         pytest.param(pod_of("u1", other=part()), "ContainerNotGranted", "lists other", id="other-container"),

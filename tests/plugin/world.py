@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from partage.devices.backend import Card, ContainerEdits, DeviceNode, Enforcement, HealthChange, Inventory
-from partage.model import ContainerGrant, DeviceError, DeviceLink, Grant, GrantShare, Role, ShareClass, encode_grant, names
+from partage.model import (
+    ContainerGrant,
+    DeviceError,
+    DeviceLink,
+    Grant,
+    GrantShare,
+    Role,
+    ShareClass,
+    encode_grant,
+    names,
+)
 from partage_plugin.agent import Agent, Choices
 from partage_plugin.places import Places
 from partage_plugin.ports import Pod, PodChange, PodContainer
@@ -164,7 +174,9 @@ class Watched:
 
 
 def share(index: int = 0, memory: int = 8 * GI, cores: int = 300, **changes: Any) -> GrantShare:
-    base = GrantShare(backend="nvidia", uuid=CARDS[index], memory=memory, cores=cores, ceiling=cores or 1000, weight=100)
+    base = GrantShare(
+        backend="nvidia", uuid=CARDS[index], memory=memory, cores=cores, ceiling=cores or 1000, weight=100
+    )
     return base if not changes else GrantShare(**{**_fields(base), **changes})
 
 
@@ -177,12 +189,19 @@ def part(*shares: GrantShare, mode: Mode = "shim", kind: ShareClass = ShareClass
     return ContainerGrant(share_class=kind, priority=1, mode=mode, shares=shares or (share(),))
 
 
-def grant_text(uid: str, *, node: str = NODE, term: int = 0, at: int = 1000, gen: int = 1, **containers: ContainerGrant) -> str:
+def grant_text(
+    uid: str, *, node: str = NODE, term: int = 0, at: int = 1000, gen: int = 1, **containers: ContainerGrant
+) -> str:
     return encode_grant(Grant(v=1, uid=uid, node=node, term=term, bound_at=at, gen=gen, containers=containers))
 
 
 def pod_of(
-    uid: str, *, text: str | None = None, roles: dict[str, Role] | None = None, name: str = "", **containers: ContainerGrant
+    uid: str,
+    *,
+    text: str | None = None,
+    roles: dict[str, Role] | None = None,
+    name: str = "",
+    **containers: ContainerGrant,
 ) -> Pod:
     """A pod with a grant for these containers; `text`: another text in its place, empty: no grant."""
     known = roles or {}
@@ -244,7 +263,8 @@ class World:
             yield agent
         finally:
             task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            with suppress(asyncio.CancelledError):
+                await task  # raises what it failed by
 
     @asynccontextmanager
     async def running(self, **choices: Any) -> AsyncIterator[Agent]:

@@ -167,7 +167,7 @@ class Registrar:
 
     async def _step(self) -> float:
         """Do what is missing; return in how many seconds to look again at the latest."""
-        if self._server is None or self._socket is None or identity(self._socket) != self._socket_is:
+        if self._socket is None or self._socket_is is None or identity(self._socket) != self._socket_is:
             await self._serve()
         kubelet = identity(self._directory / KUBELET_SOCKET)
         if kubelet is None:
@@ -241,9 +241,11 @@ class Registrar:
         except RuntimeError as error:
             step = "free space there, or mount kubelet's device plugin directory writable"
             raise RegistrationError(str(path), error, "kubelet calls us there", step) from error
+        self._server, self._socket = server, path
         await server.start()
-        path.chmod(0o600)
-        self._server, self._socket, self._socket_is = server, path, identity(path)
+        with contextlib.suppress(FileNotFoundError):  # a kubelet that starts has just removed it
+            path.chmod(0o600)
+        self._socket_is = identity(path)
         self._kubelet = None
         log.info("serving", socket=str(path))
         if old is not None:

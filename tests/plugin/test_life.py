@@ -1,0 +1,547 @@
+"""The agent's life: registration, kubelet's and its own restarts, two at once, resize, clean-up, failed cards."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import pytest
+
+from partage.devices.backend import HealthChange
+from partage.model import names
+from partage.shm import read_policy
+from partage_plugin import front
+from partage_plugin.handover.cdi import CdiDirectory
+from partage_plugin.proto.deviceplugin.v1beta1 import api_pb2, api_pb2_grpc
+from tests.plugin.test_handover import refused, run
+from tests.plugin.world import CARDS, GI, World, card, grant_text, part, pod_of, share
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.plugin.kubelet import Entry
+
+
+async def until(condition: Callable[[], Any], seconds: float = 10) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+async def started(world: World, uid: str, **containers: Any) -> Entry:
+    """A pod with one container, handed over."""
+    await world.pods.put(pod_of(uid, **containers))
+    entry = await world.kubelet.allocate(uid, f"default/pod-{uid}", next(iter(containers)))
+    await world.kubelet.pre_start(entry)
+    return entry
+
+
+def policy(world: World, entry: Entry) -> Any:
+    return read_policy(world.places.root / entry.name / "policy")
+
+
+def test_registers_when_kubelet_comes_later(tmp_path: Path) -> None:
+    async def go() -> None:
+        world = World(tmp_path)
+        async with world.agent():
+            await until(lambda: list(world.places.plugins.glob("partage-*.sock")))
+            await world.kubelet.start()
+            await world.kubelet.registered()
+            request = world.kubelet.requests[0]
+            assert (request.version, request.resource_name) == ("v1beta1", "nvidia.com/gpu")
+            assert request.options.pre_start_required
+            assert "/" not in request.endpoint
+        await world.kubelet.stop()
+
+    run(go())
+
+
+def test_kubelet_restarts(tmp_path: Path) -> None:
+    """C077, C078: sockets are gone, the agent serves and registers anew; what was handed over is still there."""
+
+    async def go() -> None:
+        world = World(tmp_path)
+        async with world.running() as agent:
+            entry = await started(world, "u1", app=part(share(0, 8 * GI)))
+            first = world.kubelet.requests[-1].endpoint
+            for _ in range(2):
+                await world.kubelet.restart()
+                await world.kubelet.registered()
+            assert world.kubelet.requests[-1].endpoint != first, "the name of a socket was used twice"
+            assert len(world.kubelet.devices) == 20
+            assert policy(world, entry).devices[0].memory == 8 * GI
+            await world.kubelet.pre_start(entry)
+            assert agent.is_ready
+
+    run(go())
+
+
+def test_its_socket_vanishes(tmp_path: Path) -> None:
+    async def go() -> None:
+        world = World(tmp_path)
+        async with world.running():
+            (world.places.plugins / world.kubelet.requests[0].endpoint).unlink()
+            await world.kubelet.until(lambda kubelet: len(kubelet.requests) > 1 and kubelet.devices)
+            await started(world, "u1", app=part())
+
+    run(go())
+
+
+def test_killed_between_allocate_and_pre_start(tmp_path: Path) -> None:
+    """The container does not start without the agent; after its return it does, with its own grant."""
+
+    async def go() -> None:
+        world = World(tmp_path)
+        async with world.running():
+            await world.pods.put(pod_of("u1", app=part(share(1, 5 * GI))))
+            entry = await world.kubelet.allocate("u1", "default/pod-u1", "app")
+        await world.kubelet.start()
+        with pytest.raises(AssertionError, match="no plugin"):
+            await world.kubelet.pre_start(entry)
+        async with world.agent():
+            await world.kubelet.registered()
+            assert policy(world, entry).devices[0].memory == 5 * GI, "not rebuilt before it registered"
+            await world.kubelet.pre_start(entry)
+        await world.kubelet.stop()
+
+    run(go())
+
+
+def test_reboot(tmp_path: Path) -> None:
+    """/run is empty, kubelet's checkpoint is there: everything that it names is whole before the agent registers."""
+
+    async def go() -> None:
+        world = World(tmp_path)
+        async with world.running():
+            entry = await started(world, "u1", app=part(share(0, 8 * GI)))
+        shutil.rmtree(world.places.root)
+        shutil.rmtree(world.places.cdi)
+        await world.pods.put(pod_of("u1", text=grant_text("u1", gen=2, app=part(share(0, 6 * GI))), app=part()))
+        await world.kubelet.start()
+        async with world.agent():
+            await world.kubelet.registered()
+            assert policy(world, entry).devices[0].memory == 6 * GI
+            assert CdiDirectory(world.places.cdi).names() == {entry.name}
+            assert {path.name for path in (world.places.root / entry.name).iterdir()} == {"policy", "turns", "ledger"}
+        await world.kubelet.stop()
+
+    run(go())
+
+
+def test_a_pod_that_is_gone_keeps_nothing_open(tmp_path: Path) -> None:
+    """After a reboot a name in the checkpoint whose pod nobody knows stays closed."""
+
+    async def go() -> None:
+        world = World(tmp_path)
+        async with world.running():
+            entry = await started(world, "u1", app=part(share(0, 8 * GI)))
+        shutil.rmtree(world.places.root)
+        world.pods.pods.clear()
+        await world.kubelet.start()
+        async with world.agent() as agent:
+            await world.kubelet.registered()
+            assert not policy(world, entry).is_open
+            assert not agent.desk.held
+        await world.kubelet.stop()
+
+    run(go())
+
+
+def test_an_agents_restart_adopts_what_runs(tmp_path: Path) -> None:
+    """Where the API server does not know the pod any more, what runs keeps the limits it has, and they count."""
+
+    async def go() -> None:
+        world = World(tmp_path)
+        async with world.running():
+            entry = await started(world, "u1", app=part(share(0, 50 * GI)))
+            before = (world.places.root / entry.name / "ledger").stat().st_ino
+        world.pods.pods.clear()
+        await world.kubelet.start()
+        async with world.agent() as agent:
+            await world.kubelet.registered()
+            assert policy(world, entry).devices[0].memory == 50 * GI
+            assert (world.places.root / entry.name / "ledger").stat().st_ino == before
+            assert world.watch.names == {entry.name}
+            assert set(agent.desk.held) == {entry.name}
+            await world.pods.put(pod_of("u2", app=part(share(0, 50 * GI))))
+            assert "100 GiB" in await refused(world, await world.kubelet.allocate("u2", "default/pod-u2", "app"))
+        await world.kubelet.stop()
+
+    run(go())
+
+
+def test_the_api_server_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kubelet gets its seats all the same; containers wait, and start when pods are known."""
+
+    async def go() -> None:
+        world = World(tmp_path)
+        async with world.running():
+            entry = await started(world, "u1", app=part(share(0, 8 * GI)))
+        world.pods.pods.clear()
+        world.pods.synced.clear()
+        monkeypatch.setattr(front, "SYNC_S", 0.01)
+        shutil.rmtree(world.places.root)
+        shutil.rmtree(world.places.cdi)
+        await world.kubelet.start()
+        async with world.agent():
+            await world.kubelet.registered()
+            await refused(world, entry)
+            await world.pods.put(pod_of("u1", app=part(share(0, 8 * GI))))
+            world.pods.synced.set()
+            await world.kubelet.pre_start(entry)
+            assert policy(world, entry).devices[0].memory == 8 * GI
+        await world.kubelet.stop()
+
+    run(go())
+
+
+def test_two_agents_at_once(tmp_path: Path) -> None:
+    """A rolling update: the new one waits, the old one serves on; at its end the new one takes over, nobody's socket goes."""
+
+    async def go() -> None:
+        world = World(tmp_path)
+        async with world.running() as old:
+            entry = await started(world, "u1", app=part(share(0, 8 * GI)))
+            new = world.make()
+            task = asyncio.create_task(new.run())
+            await started(world, "u2", app=part(share(0, 8 * GI)))
+            assert len(world.kubelet.requests) == 1
+            assert new.is_standby
+            assert new.is_ready, "a rollout waits for the new one to be ready before it ends the old one"
+            assert not old.is_standby
+        await world.kubelet.start()
+        await world.kubelet.registered()
+        assert not new.is_standby
+        assert (world.places.plugins / world.kubelet.requests[-1].endpoint).is_socket()
+        await world.kubelet.pre_start(entry)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await world.kubelet.stop()
+
+    run(go())
+
+
+def test_leftover_sockets(tmp_path: Path) -> None:
+    """A killed agent's socket is removed, a living one's and a stranger's are not."""
+
+    async def go() -> None:
+        world = World(tmp_path)
+        await world.kubelet.start()
+        dead = world.places.plugins / "partage-nvidia.com-gpu-1.sock"
+        living = world.places.plugins / "partage-nvidia.com-gpu-2.sock"
+        stranger = world.places.plugins / "vendor.sock"
+        servers = [grpc.aio.server(), grpc.aio.server()]
+        for server, path in zip(servers, (living, stranger), strict=True):
+            server.add_insecure_port(f"unix://{path}")
+            await server.start()
+        _dead_socket(dead)
+        async with world.agent():
+            await world.kubelet.registered()
+            assert not dead.exists()
+            assert living.exists()
+            assert stranger.exists()
+        for server in servers:
+            await server.stop(0)
+        await world.kubelet.stop()
+
+    run(go())
+
+
+def _dead_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(path))
+
+
+class Vendor(api_pb2_grpc.DevicePluginServicer):
+    """The vendor's own plugin, which lists one of our cards."""
+
+    async def ListAndWatch(self, request: Any, context: Any) -> Any:  # noqa: N802
+        yield api_pb2.ListAndWatchResponse(devices=[api_pb2.Device(ID=CARDS[0], health="Healthy")])
+        await asyncio.Event().wait()
+
+
+def test_a_vendors_plugin_is_not_fought(tmp_path: Path) -> None:
+    async def go() -> None:
+        world = World(tmp_path)
+        await world.kubelet.start()
+        server = grpc.aio.server()
+        api_pb2_grpc.add_DevicePluginServicer_to_server(Vendor(), server)
+        server.add_insecure_port(f"unix://{world.places.plugins / 'nvidia-gpu.sock'}")
+        await server.start()
+        async with world.agent() as agent:
+            await until(lambda: agent.registrar is not None and agent.registrar.foreign)
+            assert agent.registrar is not None
+            assert agent.registrar.foreign == "nvidia-gpu.sock"
+            assert not world.kubelet.requests
+            await server.stop(0)
+            await world.kubelet.registered()
+        await world.kubelet.stop()
+
+    run(go())
+
+
+def test_a_resize_holds_at_once(tmp_path: Path) -> None:
+    async def go() -> None:
+        world = World(tmp_path)
+        async with world.running():
+            entry = await started(world, "u1", app=part(share(0, 8 * GI, 300)))
+            for gen, memory, cores in ((2, 4 * GI, 300), (3, 12 * GI, 600)):
+                text = grant_text("u1", gen=gen, app=part(share(0, memory, cores)))
+                await world.pods.put(pod_of("u1", text=text, app=part()))
+                want = (True, "ShareResized", f"generation {gen}")
+                await world.told.until(
+                    lambda told, want=want: told.conditions.get(("pod-u1", names.CONDITION_RESIZED)) == want
+                )
+                now = policy(world, entry)
+                assert (now.generation, now.devices[0].memory, now.devices[0].cores) == (gen, memory, cores)
+
+    run(go())
+
+
+@pytest.mark.parametrize(
+    ("wanted", "reason"),
+    [(part(share(1, 8 * GI)), "ResizeMovesCards"), (part(share(0, 60 * GI)), "CardOverpromised")],
+    ids=["other-card", "no-room"],
+)
+def test_a_resize_that_cannot_be(tmp_path: Path, wanted: Any, reason: str) -> None:
+    async def go() -> None:
+        world = World(tmp_path)
+        async with world.running():
+            await started(world, "u0", app=part(share(0, 30 * GI, 100)))
+            entry = await started(world, "u1", app=part(share(0, 8 * GI)))
+            await world.pods.put(pod_of("u1", text=grant_text("u1", gen=2, app=wanted), app=part()))
+            await world.told.until(lambda told: ("pod-u1", names.CONDITION_RESIZED) in told.conditions)
+            assert world.told.conditions["pod-u1", names.CONDITION_RESIZED][:2] == (False, reason)
+            now = policy(world, entry)
+            assert (now.generation, now.devices[0].memory) == (1, 8 * GI)
+
+    run(go())
+
+
+@pytest.mark.parametrize("how", ["deleted", "failed"])
+def test_what_a_pod_leaves_is_removed(tmp_path: Path, how: str) -> None:
+    """Kubelet's checkpoint still names it: the pod decides."""
+
+    async def go() -> None:
+        world = World(tmp_path)
+        async with world.running() as agent:
+            kept = await started(world, "u0", app=part(share(1, GI)))
+            entry = await started(world, "u1", app=part(share(0, 8 * GI)))
+            if how == "deleted":
+                await world.pods.delete("u1")
+            else:
+                pod = pod_of("u1", app=part())
+                await world.pods.put(type(pod)(pod.uid, pod.namespace, pod.name, pod.node, "Failed", pod.annotations))
+            await until(lambda: not (world.places.root / entry.name).exists())
+            assert set(agent.desk.held) == {kept.name}
+            assert CdiDirectory(world.places.cdi).names() == {kept.name}
+            assert world.watch.names == {kept.name}
+            assert [shares[0].uuid for shares in world.backend.released] == [CARDS[0]]
+
+    run(go())
+
+
+def test_a_failed_card_withdraws_its_free_seats(tmp_path: Path) -> None:
+    """C084: 10 seats, 3 handed over: 7 fewer; what runs keeps its ids; all are back when the card is."""
+
+    async def go() -> None:
+        world = World(tmp_path)
+        async with world.running():
+            for number in range(3):
+                await started(world, f"u{number}", app=part(share(0, GI, 0)))
+            held = {seat for entry in world.kubelet.entries for seat in entry.ids}
+            world.backend.changes.put_nowait(HealthChange(CARDS[0], healthy=False, reason="XID 79"))
+            await world.kubelet.until(lambda kubelet: len(kubelet.healthy()) == 13)
+            assert held <= world.kubelet.healthy()
+            world.backend.changes.put_nowait(HealthChange(CARDS[0], healthy=True))
+            await world.kubelet.until(lambda kubelet: len(kubelet.healthy()) == 20)
+
+    run(go())
+
+
+def test_no_cards_at_first(tmp_path: Path) -> None:
+    """C080, C083: nothing is registered while there is nothing, and no restart is needed when there is."""
+
+    async def go() -> None:
+        world = World(tmp_path)
+        world.backend.fails = "no driver"
+        clock = Clock()
+        await world.kubelet.start()
+        agent = world.make()
+        agent._clock = clock
+        task = asyncio.create_task(agent.run())
+        await clock.slept()
+        assert not agent.is_ready
+        assert not world.kubelet.requests
+        world.backend.fails = None
+        clock.release()
+        await world.kubelet.registered()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await world.kubelet.stop()
+
+    run(go())
+
+
+class Clock:
+    """Sleeps until released."""
+
+    def __init__(self) -> None:
+        self._released = asyncio.Event()
+        self._asked = asyncio.Event()
+
+    def now(self) -> float:
+        return 0.0
+
+    async def sleep(self, seconds: float) -> None:
+        self._asked.set()
+        await self._released.wait()
+        self._released.clear()
+
+    async def slept(self) -> None:
+        await self._asked.wait()
+
+    def release(self) -> None:
+        self._released.set()
+
+
+# ---- kubelet's checkpoint ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["", "garbage", '{"Data":{"Other":1},"Checksum":1}', "{}"])
+def test_a_checkpoint_that_nobody_knows(tmp_path: Path, text: str) -> None:
+    """PodResources and what was minted decide where they leave no doubt; shared ids are refused."""
+
+    async def go() -> None:
+        world = World(tmp_path)
+        async with world.running():
+            await world.pods.put(pod_of("u1", app=part(share(0, 8 * GI))))
+            entry = await world.kubelet.allocate("u1", "default/pod-u1", "app")
+            world.kubelet.write_raw_checkpoint(text)
+            await world.kubelet.pre_start(entry)
+            assert policy(world, entry).devices[0].memory == 8 * GI
+
+            await world.pods.put(pod_of("u2", init=part(share(1)), app=part(share(1))))
+            init = await world.kubelet.allocate("u2", "default/pod-u2", "init", init=True)
+            app = await world.kubelet.allocate("u2", "default/pod-u2", "app", ids=init.ids)
+            world.kubelet.write_raw_checkpoint(text)
+            for shared in (init, app):
+                assert "exactly one of each" in await refused(world, shared)
+
+    run(go())
+
+
+def test_a_checkpoint_that_is_gone(tmp_path: Path) -> None:
+    async def go() -> None:
+        world = World(tmp_path)
+        async with world.running():
+            await world.pods.put(pod_of("u1", app=part()))
+            entry = await world.kubelet.allocate("u1", "default/pod-u1", "app")
+            (world.places.plugins / "kubelet_internal_checkpoint").unlink()
+            world.kubelet.answers_resources = False
+            assert "0 containers" in await refused(world, entry)
+            world.kubelet.answers_resources = True
+            await world.kubelet.pre_start(entry)
+
+    run(go())
+
+
+def test_ids_that_kubelet_gave_to_nobody(tmp_path: Path) -> None:
+    """C065: a self-described pod is no answer; without an entry nothing is handed out."""
+
+    async def go() -> None:
+        world = World(tmp_path)
+        async with world.running():
+            await world.pods.put(pod_of("u1", app=part()))
+            entry = await world.kubelet.allocate("u1", "default/pod-u1", "app")
+            world.kubelet.entries.clear()
+            world.kubelet.write_checkpoint()
+            assert "no entry" in await refused(world, entry)
+
+    run(go())
+
+
+def test_podresources_contradicts(tmp_path: Path) -> None:
+    async def go() -> None:
+        world = World(tmp_path)
+        async with world.running():
+            await world.pods.put(pod_of("u1", app=part()))
+            entry = await world.kubelet.allocate("u1", "default/pod-u1", "app")
+            entry.pod = "default/somebody-else"
+            assert "somebody-else" in await refused(world, entry)
+
+    run(go())
+
+
+def test_an_answer_of_another_plugin(tmp_path: Path) -> None:
+    async def go() -> None:
+        world = World(tmp_path)
+        async with world.running():
+            await world.pods.put(pod_of("u1", app=part()))
+            entry = await world.kubelet.allocate("u1", "default/pod-u1", "app")
+            ours = api_pb2.ContainerAllocateResponse.FromString(entry.answer.SerializeToString())
+            entry.answer.ClearField("cdi_devices")
+            world.kubelet.write_checkpoint()
+            entry.answer = ours
+            assert "somebody else" in await refused(world, entry)
+
+    run(go())
+
+
+# ---- whole-card safe mode ----------------------------------------------------------------------------------------------
+
+
+def test_safe_mode_gives_free_whole_cards(tmp_path: Path) -> None:
+    async def go() -> None:
+        world = World(tmp_path)
+        async with world.running(safe_mode=True) as agent:
+            await started(world, "u0", app=part(share(0, GI)))
+            await world.pods.put(pod_of("u1", text="", app=part()))
+            entry = await world.kubelet.allocate("u1", "default/pod-u1", "app")
+            await world.kubelet.pre_start(entry)
+            device = policy(world, entry).devices[0]
+            assert (device.uuid, device.memory) == (CARDS[1], 80 * GI)
+            assert agent.front is not None
+            assert agent.front.safe_grants() == {"default/pod-u1": (CARDS[1],)}
+            await world.pods.put(pod_of("u2", text="", app=part()))
+            assert "0 of 2 free" in await refused(world, await world.kubelet.allocate("u2", "default/pod-u2", "app"))
+        await world.kubelet.start()
+        async with world.agent(safe_mode=True) as again:
+            await world.kubelet.registered()
+            assert again.front is not None
+            assert again.front.safe_grants() == {"default/pod-u1": (CARDS[1],)}
+        await world.kubelet.stop()
+
+    run(go())
+
+
+def test_seats_are_steered_to_the_planned_card(tmp_path: Path) -> None:
+    """Only where one pod can be meant; with two pending any seat will do."""
+
+    async def go() -> None:
+        world = World(tmp_path)
+        async with world.running():
+            await world.pods.put(pod_of("u1", app=part(share(1, GI))))
+            entry = await world.kubelet.allocate("u1", "default/pod-u1", "app")
+            assert entry.ids[0].startswith(CARDS[1])
+            await world.pods.put(pod_of("u2", app=part(share(1, GI))))
+            other = await world.kubelet.allocate("u2", "default/pod-u2", "app")
+            assert other.ids[0].startswith(CARDS[0])
+
+    run(go())
+
+
+def test_numa_is_promised_only_where_it_cannot_be_wrong(tmp_path: Path) -> None:
+    async def go() -> None:
+        world = World(tmp_path)
+        async with world.running():
+            assert {device.topology.nodes[0].ID for device in world.kubelet.devices.values()} == {0}
+        world.backend.cards = (card(0, numa=0), card(1, numa=1))
+        async with world.running():
+            assert not any(device.topology.nodes for device in world.kubelet.devices.values())
+
+    run(go())
