@@ -200,7 +200,7 @@ def test_the_api_server_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_two_agents_at_once(tmp_path: Path) -> None:
-    """A rolling update: the new one waits, the old one serves on; at its end the new one takes over, nobody's socket goes."""
+    """A rolling update: the new one waits while the old one serves, then takes over; nobody's socket goes."""
 
     async def go() -> None:
         world = World(tmp_path)
@@ -409,7 +409,7 @@ class Clock:
         self._released.set()
 
 
-# ---- kubelet's checkpoint ----------------------------------------------------------------------------------------------
+# ---- kubelet's checkpoint ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("text", ["", "garbage", '{"Data":{"Other":1},"Checksum":1}', "{}"])
@@ -492,7 +492,7 @@ def test_an_answer_of_another_plugin(tmp_path: Path) -> None:
     run(go())
 
 
-# ---- whole-card safe mode ----------------------------------------------------------------------------------------------
+# ---- whole-card safe mode ----------------------------------------------------------------------------------------
 
 
 def test_safe_mode_gives_free_whole_cards(tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ def test_the_generated_code_is_current(tmp_path: Path) -> None:
     pinned = "1.85.1"
     if importlib.metadata.version("grpcio-tools") != pinned:
         pytest.skip(f"made by grpcio-tools {pinned}, another one is installed")
-    program = "import sys, pathlib; sys.path.insert(0, 'tools'); import proto; sys.exit(proto.generate(pathlib.Path(sys.argv[1])))"
-    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True, cwd=ROOT)
+    program = "import pathlib, sys; import proto; sys.exit(proto.generate(pathlib.Path(sys.argv[1])))"
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True, cwd=ROOT / "tools")
     made = {path.relative_to(tmp_path): path.read_bytes() for path in tmp_path.rglob("*_pb2*.py*")}
     there = ROOT / "plugin"
     assert made == {path: (there / path).read_bytes() for path in made}

@@ -26,8 +26,8 @@ from partage.shm import PolicyFile
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from partage.devices.nvidia.nvml import Nvml
     from partage.run.handover import HandOver
-    from partage.run.nvml import Nvml
 
 RETRY_S: Final = 1.0  # a ledger that cannot be watched
 _JOIN_S: Final = 10.0
