@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cells import PLAIN, SMOKE, SMOKE_NONE, Cell, Tenant, matrix
+from cells import GAP, PLAIN, SMOKE, SMOKE_NONE, Cell, Tenant, matrix
 from scenes import SCENES, Plan, Seen
-from shares import Book, Row, jain, judge, row_of
+from shares import Bench, Book, Row, jain, judge, row_of
 from tenants import BenchError, Container, Look, Stage, System, shares_between
 
 BUILD = Path(os.environ.get("PARTAGE_BUILD", Path(__file__).resolve().parents[2] / "build"))
@@ -49,6 +49,41 @@ def test_a_lone_limited_tenant_that_gets_everything_is_missed() -> None:
 def test_a_process_that_could_not_go_on_is_missed() -> None:
     seen = Seen([30.0, 70.0], [{"errors": 1}, {"errors": 0}])
     assert row_of(THIRDS, NONE, PLAN, seen, [30.0, 70.0]).missed == ["tenant 0: 1 processes could not go on"]
+
+
+class Known(Bench):
+    """A bench that knows what programs get without shares, by how many they are: what each gets, and what is lost."""
+
+    def __init__(self, *bare: tuple[list[float], float]) -> None:
+        super().__init__(BUILD, Book(None, BUILD), PLAN)
+        self.known = {len(got): (got, lost) for got, lost in bare}
+
+    def bare(self, cell: Cell) -> Row:
+        got, lost = self.known[len(cell.tenants)]
+        return Row(cell.name, "none", 1.0, got, got, handed_over=lost)
+
+
+def test_a_share_is_asked_of_what_the_engine_leaves_where_the_programs_make_it_change_contexts() -> None:
+    bench = Known(([97.5], 2.5), ([48.75, 48.75], 2.5))
+    tenants = (Tenant(PLAIN, 30, 8), Tenant(PLAIN, 70, 8))
+    assert bench.asked(Cell("30-70/8", tenants, handed_over=True)) == pytest.approx([29.25, 68.25])
+    assert bench.asked(Cell("30-70", tenants)) == [30.0, 70.0]
+
+
+def test_of_a_program_that_pauses_no_more_is_asked_than_it_gets_beside_its_like() -> None:
+    bench = Known(([47.0], 0.0), ([44.0, 44.0], 4.6))
+    asked = bench.asked(Cell("30-70/gap", (Tenant(GAP, 30), Tenant(GAP, 70)), handed_over=True))
+    assert asked == pytest.approx([30 * 88 / 92.6, 44.0])
+
+
+def test_the_pair_gets_44_or_a_point_less_than_the_machine_gives_without_a_shim() -> None:
+    pair = Cell("pair", (Tenant(GAP, 50), Tenant(GAP, 50)), beside_none=True, aggregate=None)
+    for least, kept, missed in ((44.0, 44.1, 43.8), (42.5, 42.6, 42.4)):
+        none = least + 1.0
+        for got, words in ((kept, []), (missed, [f"got {missed}, never below {least}"])):
+            found = row_of(pair, NONE, PLAN, Seen([got, got], [{}, {}]), [none, none])
+            judge(pair, found, 1.0)
+            assert found.missed == words
 
 
 def test_jain_is_one_for_equal_parts_and_one_nth_for_one_winner() -> None:

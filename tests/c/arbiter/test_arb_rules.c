@@ -348,6 +348,84 @@ static void long_run(void)
 	arb_free(w.arb);
 }
 
+/* A claim with all its times: in flight since then (0: not), when the latest period ended, and how long all of them were. */
+static void says(struct world *w, int tenant, uint64_t since, uint64_t idle, uint64_t flight)
+{
+	const struct arb_claim c = {.busy = since != 0, .busy_since = since, .idle_since = idle, .flight = flight};
+
+	arb_claim(w->arb, w->now, tenant, w->device, &c);
+}
+
+/* Two have work in flight, and that of the first ends between two looks: it pays for it none the less, not the second. */
+static void first_pays_to_its_end(void)
+{
+	struct world w = world_new();
+	const int a = join(&w, &burst_500), b = join(&w, &burst_500);
+	uint64_t began, paid;
+
+	claim(&w, a, true, false);
+	decide(&w, 0);
+	began = w.now;
+	says(&w, a, began, 0, 0);
+	claim(&w, b, true, false);
+	while (!is_open(&w, b)) { /* beyond the guard */
+		decide(&w, MS);
+		says(&w, a, began, 0, 0);
+	}
+	says(&w, b, w.now, 0, 0);
+	decide(&w, MS / 5);
+	paid = arb_turn(w.arb, b, w.device)->charged;
+	w.now += MS * 3 / 5;
+	says(&w, a, 0, w.now - MS / 10, w.now - MS / 10 - began);
+	says(&w, b, w.now - MS * 4 / 5, 0, 0);
+	decide(&w, 0);
+	paid = arb_turn(w.arb, b, w.device)->charged - paid;
+	CHECK(paid <= MS / 10, "who came second paid %.2f ms, 0.1 of which were its own", (double)paid / 1e6);
+	arb_free(w.arb);
+}
+
+/* Two of 1 ms of work and 1 ms of pause, one after the other, are open beside each other: neither has to ring, and the loop
+ * looks at them now and then, until a third comes. */
+static void together(void)
+{
+	struct world w = world_new();
+	const int t[3] = {join(&w, &best_effort), join(&w, &best_effort), join(&w, &best_effort)};
+	uint64_t flight[2] = {0, 0}, idle[2] = {0, 0};
+
+	for (int i = 0; i < 200; i++) {
+		const int at = i < 20 ? i / 10 : i % 2; /* each alone first: so its pauses are seen */
+		const uint64_t began = w.now;
+
+		if (!is_open(&w, t[at]))
+			claim(&w, t[at], true, false);
+		decide(&w, 0);
+		CHECK(is_open(&w, t[at]), "round %d: who wants a device that stands idle has it", i);
+		says(&w, t[at], began, idle[at], flight[at]);
+		decide(&w, 0);
+		decide(&w, MS);
+		flight[at] += MS;
+		idle[at] = w.now;
+		says(&w, t[at], 0, idle[at], flight[at]);
+		decide(&w, 0);
+		decide(&w, i < 20 ? MS : MS / 20);
+	}
+	for (int i = 0; i < 2; i++)
+		CHECK(is_open(&w, t[i]) && !arb_turn(w.arb, t[i], w.device)->watched, "tenant %d rings for nobody", i);
+	CHECK(w.next <= w.now + 2 * MS, "nobody rings, and nobody looks for %.1f ms", (double)(w.next - w.now) / 1e6);
+	claim(&w, t[2], true, false);
+	decide(&w, 0);
+	for (int i = 0; i < 2; i++)
+		CHECK(!is_open(&w, t[i]) || arb_turn(w.arb, t[i], w.device)->watched, "beside a third they ring");
+	for (int i = 0; i < 50; i++) {
+		for (int k = 0; k < 2; k++)
+			says(&w, t[k], 0, idle[k], flight[k]);
+		claim(&w, t[2], false, false);
+		decide(&w, MS);
+	}
+	CHECK(w.next == ARB_NEVER || w.next > w.now + 2 * MS, "nobody is at work, and somebody looks all the same");
+	arb_free(w.arb);
+}
+
 int main(void)
 {
 	opens_at_once();
@@ -357,6 +435,8 @@ int main(void)
 	published();
 	alone();
 	ungated();
+	first_pays_to_its_end();
+	together();
 	limits();
 	no_leak();
 	long_run();
