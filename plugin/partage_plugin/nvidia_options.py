@@ -49,6 +49,7 @@ def nvidia_options(settings: Settings) -> NvidiaOptions:
         roots=_roots(nvidia),
         cdi_specs=tuple(map(Path, nvidia.cdi_specs)),
         by_index=nvidia.device_id_strategy == "index",
+        one_card_only=nvidia.fail_requests_greater_than_one,
         extras=Extras(nvidia.gds, nvidia.mofed, nvidia.gdrcopy, nvidia.imex_channels),
     )
     tells_numa = nvidia.numa_topology if hami.numa is None else hami.numa

@@ -95,6 +95,9 @@ class NvidiaBackend:
 
     async def prepare(self, shares: Sequence[GrantShare]) -> ContainerEdits:
         """Return what a container with these shares needs; raises DeviceError for a card that is not there or well."""
+        if len(shares) > 1 and self._options.one_card_only:
+            limit, step = "one is allowed here (nvidia.failRequestsGreaterThanOne)", "ask for one, with more of it"
+            raise DeviceError(RESOURCE, f"shares of {len(shares)} cards", limit, step)
         cards = [self._card(share.uuid) for share in shares]
         if self._libraries is not None:
             return simulated_edits(cards)

@@ -59,7 +59,7 @@ class Options:
     """All of it. `memory`: bytes of cards that do not say how much they have.
 
     `cdi_specs`: where the node's own specs are looked for, the last one wins; `by_index`: under which name a card is
-    looked for there first.
+    looked for there first; `one_card_only`: a container gets shares of one card at most.
     """
 
     seats: int = SEATS
@@ -71,6 +71,7 @@ class Options:
     roots: Roots = Roots()
     cdi_specs: tuple[Path, ...] = (Path("/etc/cdi"), Path("/var/run/cdi"))
     by_index: bool = False
+    one_card_only: bool = False
     extras: Extras = Extras()
 
     def leaves_out(self, card: RawCard) -> bool:

@@ -1,0 +1,280 @@
+"""What a container gets to reach its cards: from a node's CDI spec without hooks, the driver's files, or simulated."""
+
+from __future__ import annotations
+
+import json
+import platform
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from partage.devices.nvidia.cards import RawCard
+from partage.devices.nvidia.driver_files import PLACES
+from partage.devices.nvidia.edits import ordinals, real_edits
+from partage.devices.nvidia.options import Extras, Options, Roots
+from partage.model import DeviceError
+
+if TYPE_CHECKING:
+    from tests.devices.conftest import OnMachine
+
+LIBRARIES = f"usr/lib/{platform.machine()}-linux-gnu"
+VERSION = "580.65.06"
+
+
+def raw(index: int) -> RawCard:
+    return RawCard(
+        uuid=f"GPU-{index}",
+        index=index,
+        minor=index + 2,
+        name="NVIDIA A100",
+        address=f"0000:{index:02x}:00.0",
+        total=1 << 36,
+        reserved=0,
+        used=0,
+        idle=True,
+        mig=False,
+        mig_capable=True,
+        numa=0,
+    )
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A host with a driver: libraries with links as a distribution has them, and device nodes."""
+    libraries = tmp_path / LIBRARIES
+    libraries.mkdir(parents=True)
+    for stem, soname in (("libcuda.so", "1"), ("libnvidia-ml.so", "1"), ("libnvidia-nvvm.so", "4")):
+        (libraries / f"{stem}.{VERSION}").write_text(stem)
+        (libraries / f"{stem}.{soname}").symlink_to(f"{stem}.{VERSION}")
+    (libraries / f"libnvidia-gpucomp.so.{VERSION}").write_text("gpucomp")
+    (tmp_path / "usr/bin").mkdir()
+    (tmp_path / "etc/alternatives").mkdir(parents=True)
+    (tmp_path / "usr/bin/real-smi").write_text("smi")
+    (tmp_path / "etc/alternatives/nvidia-smi").symlink_to("/usr/bin/real-smi")
+    (tmp_path / "usr/bin/nvidia-smi").symlink_to("/etc/alternatives/nvidia-smi")
+    (tmp_path / "dev").mkdir()
+    for name in ("nvidia2", "nvidia3", "nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"):
+        (tmp_path / "dev" / name).touch()
+    return tmp_path
+
+
+def options(root: Path, **more: Any) -> Options:
+    roots = Roots(driver=root, driver_here=root, dev=root, dev_here=root)
+    return Options(**{"roots": roots, "cdi_specs": (root / "cdi-a", root / "cdi-b"), **more})
+
+
+def test_the_drivers_files_under_the_names_that_programs_load(root: Path) -> None:
+    found = real_edits([raw(0)], options(root))
+    assert found.env == {"NVIDIA_VISIBLE_DEVICES": "void"}
+    assert [(node.container, node.permissions) for node in found.nodes] == [
+        ("/dev/nvidia-uvm", "rw"),
+        ("/dev/nvidia-uvm-tools", "rw"),
+        ("/dev/nvidia2", "rw"),
+        ("/dev/nvidiactl", "rw"),
+    ]
+    at = {mount.container: mount.host for mount in found.mounts}
+    for place in PLACES:
+        assert at[f"{place}/libcuda.so.1"] == str(root / LIBRARIES / f"libcuda.so.{VERSION}")
+        assert at[f"{place}/libcuda.so"] == at[f"{place}/libcuda.so.1"]
+        assert at[f"{place}/libnvidia-nvvm.so.4"].endswith(f"libnvidia-nvvm.so.{VERSION}")
+        assert at[f"{place}/libnvidia-gpucomp.so.{VERSION}"].endswith(f"libnvidia-gpucomp.so.{VERSION}")
+    assert at["/usr/bin/nvidia-smi"] == str(root / "usr/bin/real-smi"), "absolute links lead below the driver's root"
+    assert not any(mount.writable for mount in found.mounts)
+
+
+def test_a_driver_root_that_the_agent_sees_elsewhere(root: Path) -> None:
+    roots = Roots(driver=Path("/run/nvidia/driver"), driver_here=root, dev_here=root)
+    found = real_edits([raw(0)], Options(roots=roots, cdi_specs=()))
+    assert {mount.host.split("/usr/")[0] for mount in found.mounts} == {"/run/nvidia/driver"}
+    assert {node.host for node in found.nodes} >= {"/dev/nvidia2"}
+
+
+def test_a_driver_or_a_node_that_is_not_there_is_named(root: Path) -> None:
+    with pytest.raises(DeviceError, match="nvidia9"):
+        real_edits([raw(7)], options(root))
+    (root / LIBRARIES / "libcuda.so.1").unlink()
+    with pytest.raises(DeviceError, match=r"libcuda\.so\.1"):
+        real_edits([raw(0)], options(root))
+
+
+def test_a_loop_of_links_is_no_library(root: Path) -> None:
+    (root / LIBRARIES / "libcuda.so.1").unlink()
+    (root / LIBRARIES / "libcuda.so.1").symlink_to("libcuda.so.1")
+    with pytest.raises(DeviceError, match="not found"):
+        real_edits([raw(0)], options(root))
+
+
+def test_extras_as_far_as_the_host_has_them(root: Path) -> None:
+    for name in ("nvidia-fs0", "nvidia-fs1", "gdrdrv", "infiniband/uverbs0", "nvidia-caps-imex-channels/channel3"):
+        (root / "dev" / name).parent.mkdir(exist_ok=True)
+        (root / "dev" / name).touch()
+    (root / "etc/cufile.json").touch()
+    extras = Extras(gds=True, mofed=True, gdrcopy=True, imex_channels=(3, 4))
+    found = real_edits([raw(0)], options(root, extras=extras))
+    assert {node.container for node in found.nodes} >= {
+        "/dev/nvidia-fs0",
+        "/dev/nvidia-fs1",
+        "/dev/gdrdrv",
+        "/dev/infiniband/uverbs0",
+        "/dev/nvidia-caps-imex-channels/channel3",
+    }
+    assert not any(node.container.endswith(("channel4", "rdma_cm")) for node in found.nodes)
+    assert "/etc/cufile.json" in {mount.container for mount in found.mounts}
+
+
+# ---- the node's own spec ---------------------------------------------------------------------------------------------
+
+
+def spec(*names: str, library: str = f"/usr/lib64/libcuda.so.{VERSION}") -> dict[str, Any]:
+    hook = {"hookName": "createContainer", "path": "/usr/bin/nvidia-cdi-hook", "args": ["nvidia-cdi-hook"]}
+    return {
+        "cdiVersion": "0.5.0",
+        "kind": "nvidia.com/gpu",
+        "containerEdits": {
+            "env": ["NVIDIA_VISIBLE_DEVICES=void", "NVIDIA_CTK_LIBCUDA_DIR=/usr/lib64"],
+            "deviceNodes": [
+                {"path": "/dev/nvidiactl"},
+                {"path": "/dev/nvidia-uvm", "hostPath": "/host/dev/nvidia-uvm"},
+            ],
+            "hooks": [hook],
+            "mounts": [{"hostPath": library, "containerPath": library, "options": ["ro", "nosuid", "bind"]}],
+        },
+        "devices": [
+            {"name": name, "containerEdits": {"deviceNodes": [{"path": f"/dev/nvidia-of-{name}"}], "hooks": [hook]}}
+            for name in names
+        ],
+    }
+
+
+def test_the_nodes_spec_is_copied_without_its_hooks(root: Path) -> None:
+    (root / "cdi-a").mkdir()
+    (root / "cdi-a" / "nvidia.json").write_text(json.dumps(spec("GPU-0", "GPU-1", "all")))
+    found = real_edits([raw(1)], options(root))
+    assert [(node.host, node.container) for node in found.nodes] == [
+        ("/dev/nvidia-of-GPU-1", "/dev/nvidia-of-GPU-1"),
+        ("/host/dev/nvidia-uvm", "/dev/nvidia-uvm"),
+        ("/dev/nvidiactl", "/dev/nvidiactl"),
+    ]
+    assert found.env == {"NVIDIA_VISIBLE_DEVICES": "void", "NVIDIA_CTK_LIBCUDA_DIR": "/usr/lib64"}
+    at = {mount.container: mount.host for mount in found.mounts}
+    library = f"/usr/lib64/libcuda.so.{VERSION}"
+    assert at[library] == library
+    assert at["/usr/lib64/libcuda.so.1"] == library, "what a hook would have linked is mounted"
+    assert at["/usr/local/nvidia/lib64/libcuda.so"] == library
+
+
+@pytest.mark.parametrize(("by_index", "node"), [(False, "GPU-0"), (True, "0")])
+def test_cards_by_uuid_or_index_from_yaml(root: Path, by_index: bool, node: str) -> None:
+    (root / "cdi-a").mkdir()
+    text = json.dumps(spec("GPU-0", "0")).replace('"name": "0"', '"name": 0')
+    (root / "cdi-a" / "nvidia.yaml").write_text(text)
+    found = real_edits([raw(0)], options(root, by_index=by_index))
+    assert f"/dev/nvidia-of-{node}" in {one.container for one in found.nodes}
+
+
+def test_of_two_directories_the_later_one_counts_and_a_broken_spec_is_none(root: Path) -> None:
+    for directory, library in (("cdi-a", "/a/libcuda.so.1"), ("cdi-b", "/b/libcuda.so.1")):
+        (root / directory).mkdir()
+        (root / directory / "nvidia.json").write_text(json.dumps(spec("GPU-0", library=library)))
+    assert any(mount.host.startswith("/b/") for mount in real_edits([raw(0)], options(root)).mounts)
+    (root / "cdi-b" / "nvidia.json").write_text('{"kind": "nvidia.com/gpu", "devices": [{]')
+    assert any(mount.host.startswith("/a/") for mount in real_edits([raw(0)], options(root)).mounts)
+    (root / "cdi-a" / "nvidia.json").write_text(json.dumps({**spec("GPU-0"), "devices": "none"}))
+    assert any(str(root) in mount.host for mount in real_edits([raw(0)], options(root)).mounts), "the driver's files"
+
+
+def test_a_spec_without_one_of_the_cards_is_not_used_for_the_others(root: Path) -> None:
+    (root / "cdi-a").mkdir()
+    (root / "cdi-a" / "nvidia.json").write_text(json.dumps(spec("GPU-0")))
+    found = real_edits([raw(0), raw(1)], options(root))
+    assert {"/dev/nvidia2", "/dev/nvidia3"} <= {node.container for node in found.nodes}
+
+
+# ---- order -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_cards_place_in_the_grant_is_its_ordinal() -> None:
+    assert ordinals([raw(3)]) == {}
+    assert ordinals([raw(1), raw(4)]) == {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    found = ordinals([raw(4), raw(1), raw(2)])
+    assert found == {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "2,0,1"}
+    by_bus = [raw(1), raw(2), raw(4)]
+    assert [by_bus[int(at)] for at in found["CUDA_VISIBLE_DEVICES"].split(",")] == [raw(4), raw(1), raw(2)]
+    same_board = [replace(raw(1), address="0001:00:00.0"), replace(raw(2), address="0000:ff:00.0")]
+    assert ordinals(same_board)["CUDA_VISIBLE_DEVICES"] == "1,0"
+
+
+# ---- the backend on a simulated machine ------------------------------------------------------------------------------
+
+BACKEND = """
+from partage.devices.nvidia.backend import NvidiaBackend
+from partage.model import DeviceError, GrantShare
+from partage.sim import tree
+class Now:
+    def now(self):
+        return asyncio.get_running_loop().time()
+    async def sleep(self, seconds):
+        await asyncio.sleep(seconds)
+def share(uuid):
+    return GrantShare(backend="nvidia", uuid=uuid, memory=1, cores=0, ceiling=1000, weight=1)
+async def refused(backend, uuid):
+    try:
+        await backend.prepare([share(uuid)])
+    except DeviceError as error:
+        return str(error)
+async def main():
+    backend = NvidiaBackend(Options(), Now(), libraries)
+    cards = (await backend.discover()).cards
+    {body}
+    backend.close()
+asyncio.run(main())
+"""
+
+
+def test_the_simulated_cards_of_a_grant_by_ordinal(on_machine: OnMachine, tmp_path: Path) -> None:
+    body = f"""
+    without = await refused(backend, cards[0].uuid)
+    tree.write_tree(Path({str(tmp_path / "tree")!r}), libraries)
+    edits = await backend.prepare([share(cards[5].uuid), share(cards[2].uuid)])
+    again = await backend.prepare([share(cards[5].uuid), share(cards[2].uuid)])
+    from dataclasses import replace
+    backend.configure(replace(Options(), one_card_only=True))
+    try:
+        await backend.prepare([share(cards[0].uuid), share(cards[1].uuid)])
+    except DeviceError as error:
+        two = str(error)
+    shown = sorted(m.container for m in edits.mounts)
+    print(json.dumps([without, dict(edits.env), shown, edits == again, two]))
+    """
+    without, env, mounts, same, two = on_machine("8xh100", BACKEND.replace("{body}", body.strip()))
+    assert "partage sim tree" in without
+    assert env["CUDA_VISIBLE_DEVICES"] == "1,0"
+    assert env["NVIDIA_VISIBLE_DEVICES"] == "void"
+    assert {"/dev/nvidia2", "/dev/nvidia5", "/dev/nvidiactl"} <= set(mounts)
+    assert not {f"/dev/nvidia{minor}" for minor in (0, 1, 3, 4, 6, 7)} & set(mounts)
+    assert same
+    assert "failRequestsGreaterThanOne" in two
+
+
+def test_only_cards_that_are_there_and_well_are_prepared(on_machine: OnMachine, tmp_path: Path) -> None:
+    body = f"""
+    tree.write_tree(Path({str(tmp_path / "tree")!r}), libraries)
+    unknown = await refused(backend, "GPU-unknown")
+    changes = backend.watch_health()
+    coming = asyncio.ensure_future(anext(changes))
+    with Machine() as there:
+        while not coming.done():
+            faults.raise_xid(there, 1, 48)
+            await asyncio.wait([coming], timeout=0.2)
+    failed = await refused(backend, cards[1].uuid)
+    healthy = [card.healthy for card in (await backend.discover()).cards]
+    await changes.aclose()
+    print(json.dumps([unknown, failed, healthy, await refused(backend, cards[0].uuid)]))
+    """
+    unknown, failed, healthy, well = on_machine("8xh100", BACKEND.replace("{body}", body.strip()))
+    assert "not on this node" in unknown
+    assert "XID 48" in failed
+    assert healthy == [index != 1 for index in range(8)]
+    assert well is None
