@@ -79,9 +79,59 @@ def test_a_lost_card_stays_listed_with_all_that_was_known_of_it(on_machine: OnMa
     assert back == before
 
 
+def test_one_card_for_which_nvml_answers_nothing_takes_no_other_down(on_machine: OnMachine) -> None:
+    broken, whole = on_machine(
+        "8xh100",
+        """
+        with Nvml(libraries) as nvml, Machine() as there:
+            discovery, book = Discovery(Options()), HealthBook(HealthOptions())
+            discovery.look(nvml, book)
+            faults.break_nvml(there, 6, "NVML_ERROR_UNKNOWN")
+            broken = shown(discovery.look(nvml, book))
+            faults.clear(there)
+            print(json.dumps([broken, shown(discovery.look(nvml, book))]))
+        """,
+    )
+    assert [card[6] for card in broken["cards"]] == [index != 6 for index in range(8)]
+    assert "Unknown" in broken["cards"][6][7]
+    assert all(card[6] for card in whole["cards"])
+
+
+def test_nvml_that_fails_as_a_whole_is_an_error_and_then_asked_anew(on_machine: OnMachine) -> None:
+    said, cards = on_machine(
+        "8xh100",
+        """
+        from partage.devices.nvidia.backend import NvidiaBackend
+        from partage.model import DeviceError
+        class Now:
+            def now(self):
+                return asyncio.get_running_loop().time()
+            async def sleep(self, seconds):
+                await asyncio.sleep(seconds)
+        async def main():
+            backend = NvidiaBackend(Options(), Now(), libraries)
+            await backend.discover()
+            with Machine() as there:
+                faults.arm(there, "nvmlDeviceGetCount_v2", "NVML_ERROR_UNKNOWN", count=0)
+                try:
+                    said = await backend.discover()
+                except DeviceError as error:
+                    said = str(error)
+                faults.clear(there)
+            found = await backend.discover()
+            backend.close()
+            print(json.dumps([said, [card.healthy for card in found.cards]]))
+        asyncio.run(main())
+        """,
+    )
+    assert "NVML says" in said
+    assert cards == [True] * 8
+
+
 def test_a_card_that_failed_before_it_was_seen_is_named_by_the_kernel_module(
     on_machine: OnMachine, tmp_path: Path
 ) -> None:
+    """C083: a card that is not ready at the start is published as failed, and as it is once it answers."""
     text = f"""
         proc = Path({str(tmp_path)!r}) / "proc"
         with Nvml(libraries) as nvml, Machine() as there:
@@ -96,15 +146,23 @@ def test_a_card_that_failed_before_it_was_seen_is_named_by_the_kernel_module(
                     f"Bus Location: \\t {{card.address}}\\nDevice Minor: \\t {{card.minor}}\\n"
                 )
             named = shown(Discovery(Options(), proc=proc).look(nvml, HealthBook(HealthOptions())))
-            print(json.dumps([nameless, named, cards[2].uuid]))
+            faults.restore_device(there, 2)
+            late = Discovery(Options(), proc=proc)
+            faults.lose_device(there, 2)
+            late.look(nvml, HealthBook(HealthOptions()))
+            faults.restore_device(there, 2)
+            ready = shown(late.look(nvml, HealthBook(HealthOptions())))
+            print(json.dumps([nameless, named, ready, cards[2].uuid]))
         """
-    nameless, named, uuid = on_machine("8xh100", text)
+    nameless, named, ready, uuid = on_machine("8xh100", text)
     assert len(nameless["cards"]) == 7
     assert "card 2" in nameless["facts"]["unnamed"]
     assert len(named["cards"]) == 8
     assert named["cards"][2][0] == uuid
     assert not named["cards"][2][6]
     assert "unnamed" not in named["facts"]
+    assert all(card[6] for card in ready["cards"])
+    assert ready["cards"][2][3] == ready["cards"][1][3]
 
 
 @pytest.mark.parametrize(("key", "left"), [("left_out_indexes=frozenset({0, 5})", 6), ("memory=5", 8)])

@@ -78,7 +78,7 @@ def read_card(index: int, sysfs: Path = SYSFS) -> RawCard:
         return RawCard(
             uuid=text(pynvml.nvmlDeviceGetUUID(handle)),
             index=index,
-            minor=int(pynvml.nvmlDeviceGetMinorNumber(handle)),
+            minor=_minor(handle),
             name=text(pynvml.nvmlDeviceGetName(handle)),
             address=address,
             total=total,
@@ -137,6 +137,13 @@ def _memory(handle: Any) -> tuple[int, int, int]:
         info = pynvml.nvmlDeviceGetMemoryInfo(handle)
         return int(info.total), 0, int(info.used)
     return 0, 0, 0
+
+
+def _minor(handle: Any) -> int:
+    """Return N of /dev/nvidiaN; -1 where the card has no node of its own."""
+    with untold():
+        return int(pynvml.nvmlDeviceGetMinorNumber(handle))
+    return -1
 
 
 def _mig(handle: Any) -> tuple[bool, bool]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import threading
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 SLICE_MS: Final = 500
 PAUSE_S: Final = 1.0
+PAUSE_LAST_S: Final = 30.0  # where it fails again and again: boards without events
 _WANTED: Final = pynvml.nvmlEventTypeXidCriticalError
 _RECOVERY: Final = getattr(pynvml, "nvmlEventTypeGpuRecoveryAction", 0)
 
@@ -74,13 +76,16 @@ class XidThread:
         self._thread.join()
 
     def _run(self) -> None:
+        pause = PAUSE_S
         while not self._stopped.is_set():
+            begin = time.monotonic()
             try:
-                with Nvml(self._libraries) as _:
+                with Nvml(self._libraries):
                     self._serve()
             except DeviceError as error:
+                pause = PAUSE_S if time.monotonic() - begin > pause else min(2 * pause, PAUSE_LAST_S)
                 self._say(Disturbed(str(error)))
-                self._stopped.wait(PAUSE_S)
+                self._stopped.wait(pause)
 
     def _say(self, what: Xid | Disturbed) -> None:
         if not self._tell(what):
