@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
+from partage.devices.nvidia.hami import CORDON, parse_cordon
 from partage.model import PartageError, names
 from partage_plugin.node_text import node_text, whole_inventory
 
@@ -74,6 +75,8 @@ class NodeWriter:
         self._wanted = asyncio.Event()
         self._written = NodeMeta()
         self._others: set[str] = set()
+        self.looks = 0  # how often the object was looked at
+        self.cordoned: frozenset[str] = frozenset()  # cards on which nothing new is wanted, by HAMi's annotation
 
     async def tell(self) -> None:
         """Ask for what is new to be written."""
@@ -110,6 +113,7 @@ class NodeWriter:
         if not self._cards.by_uuid:
             return  # nothing was looked for yet: what an earlier agent wrote stands
         there = await self._api.read()
+        self.cordoned = parse_cordon(there.annotations.get(CORDON))
         text = node_text(
             whole_inventory(self._cards), self._say(), self._safe(), there.annotations.get(names.DEVICES), self._node
         )
@@ -120,6 +124,7 @@ class NodeWriter:
         self._written = NodeMeta(
             {**self._written.annotations, **text.annotations}, {**self._written.labels, **text.labels}
         )
+        self.looks += 1
         if annotations or labels:
             await self._clock.sleep(BETWEEN_S)
 
