@@ -111,6 +111,18 @@ static nvmlReturn_t nvlink_field(nvmlDevice_t device, nvmlFieldValue_t *field)
 	}
 }
 
+/* What the driver wants done after the last XID: a reset after those that NVIDIA's catalogue has one for. */
+static unsigned recovery_action(uint32_t card)
+{
+	static const unsigned short fatal[] = {48, 62, 64, 74, 79, 95, 119, 120};
+	uint32_t xid = __atomic_load_n(&sim_machine->device[card].xid, __ATOMIC_ACQUIRE);
+
+	for (size_t i = 0; i < sizeof(fatal) / sizeof(*fatal); i++)
+		if (fatal[i] == xid)
+			return NVML_GPU_RECOVERY_ACTION_GPU_RESET;
+	return NVML_GPU_RECOVERY_ACTION_NONE;
+}
+
 static nvmlReturn_t other_field(nvmlDevice_t device, nvmlFieldValue_t *field)
 {
 	uint32_t card;
@@ -132,6 +144,8 @@ static nvmlReturn_t other_field(nvmlDevice_t device, nvmlFieldValue_t *field)
 	case NVML_FI_DEV_PCIE_REPLAY_ROLLOVER_COUNTER:
 	case NVML_FI_DEV_C2C_LINK_COUNT:
 		return unsigned_value(field, NVML_SUCCESS, 0);
+	case NVML_FI_DEV_GET_GPU_RECOVERY_ACTION:
+		return unsigned_value(field, NVML_SUCCESS, recovery_action(card));
 	case NVML_FI_DEV_IS_RESETLESS_MIG_SUPPORTED:
 		return unsigned_value(field, NVML_SUCCESS,
 		                      sim_machine->model[card].architecture >= NVML_DEVICE_ARCH_HOPPER);

@@ -232,6 +232,37 @@ def test_a_lost_card_fails_alone_and_comes_back(on_machine: OnMachine) -> None:
     assert found[2] == [5, False, "XID 48 (double-bit ECC error)"], "watched again, and an XID 31 before it is nothing"
 
 
+def test_a_card_that_never_stopped_answering_is_back_when_nvml_has_nothing_to_advise(on_machine: OnMachine) -> None:
+    body = """
+        options = watch.options = watch._book.options = HealthOptions(probe_failed_s=0.05, quiet_s=0.1)
+        found.append(await strike(lambda: faults.raise_xid(there, 4, 79)))
+        coming = asyncio.ensure_future(step())
+        await asyncio.wait([coming], timeout=0.5)
+        found.append(coming.done())
+        faults.restore_device(there, 4)
+        found.append(await coming)
+    """
+    found = on_machine("8xh100", WATCHED.replace("{body}", body.strip()))
+    assert found[0][:2] == [4, False]
+    assert found[1] is False, "NVML advises a reset"
+    assert found[2] == [4, True, ""]
+
+
+def test_a_card_that_needs_a_reset_is_unhealthy_from_the_first_look(on_machine: OnMachine) -> None:
+    cards = on_machine(
+        "8xh100",
+        """
+        from partage.devices.nvidia.discover import Discovery
+        with Nvml(libraries) as nvml, Machine() as there:
+            faults.raise_xid(there, 1, 48)
+            faults.raise_xid(there, 2, 31)
+            print(json.dumps(shown(Discovery(Options()).look(nvml, HealthBook(HealthOptions())))))
+        """,
+    )["cards"]
+    assert [card[6] for card in cards] == [index != 1 for index in range(8)]
+    assert cards[1][7] == "NVML advises a reset of the GPU"
+
+
 def test_the_stream_ends_at_once_and_its_thread_after_it(on_machine: OnMachine) -> None:
     found = on_machine(
         "8xh100",

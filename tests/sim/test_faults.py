@@ -178,6 +178,19 @@ def test_lost_device_and_its_return(machine: Machine, run_nvml: Callable[..., st
     assert run_nvml(body).split("\n") == ["0", "1"]
 
 
+def test_a_card_advises_a_reset_after_what_needs_one(machine: Machine, run_nvml: Callable[..., str]) -> None:
+    body = """
+        for i in range(nvmlDeviceGetCount()):
+            (value,) = nvmlDeviceGetFieldValues(nvmlDeviceGetHandleByIndex(i), [NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])
+            print(value.nvmlReturn, value.value.uiVal)
+        """
+    faults.raise_xid(machine, 0, 31)
+    faults.raise_xid(machine, 1, 79)
+    assert run_nvml(body).split("\n") == ["0 0", "0 1"], "a reset, after XID 79 only"
+    faults.restore_device(machine, 1)
+    assert run_nvml(body).split("\n") == ["0 0", "0 0"]
+
+
 ASK_ALL = """
     for i in range(nvmlDeviceGetCount()):
         for question in (nvmlDeviceGetName, nvmlDeviceGetMinorNumber):

@@ -41,7 +41,10 @@ _ACTIONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class RawCard:
-    """A card as NVML has it. Memory in bytes; `reserved` by the driver; `idle`: no process is on it; `mig`: cut."""
+    """A card as NVML has it. Memory in bytes; `reserved` by the driver; `idle`: no process is on it; `mig`: cut.
+
+    `action`: what NVML wants done with it before it is used; empty: nothing, or it does not say.
+    """
 
     uuid: str
     index: int
@@ -55,6 +58,7 @@ class RawCard:
     mig: bool
     mig_capable: bool
     numa: int
+    action: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +92,7 @@ def read_card(index: int, sysfs: Path = SYSFS) -> RawCard:
             mig=mig,
             mig_capable=mig_capable,
             numa=_numa(handle, address, sysfs),
+            action=_action(handle) or "",
         )
 
 
@@ -100,6 +105,11 @@ def ask(uuid: str) -> Answer:
             return Answer(action=_action(handle))
     except DeviceError as error:
         return Answer(fault=reason_of(error))
+
+
+def reason_by(action: str) -> str:
+    """Return why a card is not healthy for which NVML advises an action; empty: it is."""
+    return f"NVML advises {action}" if action else ""
 
 
 def reason_of(error: DeviceError) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import structlog
 
 from partage.devices.backend import Card, Inventory
-from partage.devices.nvidia.cards import SYSFS, RawCard, read_card, reason_of
+from partage.devices.nvidia.cards import SYSFS, RawCard, read_card, reason_by, reason_of
 from partage.devices.nvidia.links import Links
 from partage.devices.nvidia.procfs import PROC, listed_cards
 from partage.devices.nvidia.waterline import Overheads
@@ -64,7 +64,10 @@ class Discovery:
         faults = self._read(nvml.count())
         cards = list(self.known().values())
         answering = {card.uuid: card for card in cards if card.index not in faults}
-        found = tuple(self._card(card, health.reason(card.uuid) or faults.get(card.index, "")) for card in cards)
+        found = tuple(
+            self._card(card, health.reason(card.uuid) or faults.get(card.index, "") or reason_by(card.action))
+            for card in cards
+        )
         facts = {
             DRIVER: nvml.driver_version(),
             CUDA: nvml.cuda_version(),

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import structlog
 
 from partage.devices.backend import HealthChange
-from partage.devices.nvidia.cards import Answer, ask
+from partage.devices.nvidia.cards import Answer, ask, reason_by
 from partage.devices.nvidia.xids import Disturbed, Xid, XidThread
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class HealthBook:
         if state.xid and not self._is_over(state, answer, now):
             return None
         if answer.action and not state.xid:
-            return self._put(uuid, _State(f"NVML advises {answer.action}"))
+            return self._put(uuid, _State(reason_by(answer.action)))
         return self._put(uuid, _State())
 
     def _is_over(self, state: _State, answer: Answer, now: float) -> bool:
