@@ -7,6 +7,7 @@ can go wrong: a spec that cannot be read is as if it were not there, and the log
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -14,6 +15,7 @@ import msgspec
 import structlog
 
 from partage.devices.backend import BindMount, ContainerEdits, DeviceNode
+from partage.model import names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 KIND: Final = "nvidia.com/gpu"
 _SUFFIXES: Final = (".json", ".yaml", ".yml")
+_OURS: Final = names.CDI_KIND.partition("/")[0]  # what the names of our own specs begin with: one a container
 _SIZE_MAX: Final = 4 << 20  # bytes of a spec
 
 log = structlog.get_logger("partage.nvidia")
@@ -84,20 +87,29 @@ def _specs(directory: Path) -> Iterable[tuple[Path, _Spec]]:
     except OSError:
         return
     for path in paths:
+        if path.name.startswith(_OURS):
+            continue
         try:
-            if path.stat().st_size > _SIZE_MAX:
-                raise ValueError(f"over {_SIZE_MAX} bytes")
-            text = path.read_bytes()
-            if KIND.encode() not in text:
-                continue
-            spec = msgspec.convert(
-                msgspec.json.decode(text) if path.suffix == ".json" else msgspec.yaml.decode(text), _Spec
-            )
+            found = path.stat()
+            spec = _read(path, (found.st_ino, found.st_mtime_ns, found.st_size))
         except (OSError, ValueError, msgspec.MsgspecError, RecursionError) as error:
             log.warning("a CDI spec is left out", spec=str(path), error=str(error))
             continue
-        if spec.kind == KIND:
+        if spec is not None:
             yield path, spec
+
+
+@functools.lru_cache(maxsize=32)
+def _read(path: Path, stamp: tuple[int, int, int]) -> _Spec | None:
+    """Return the spec in a file; None where it is of another kind. `stamp`: the file has not changed since."""
+    if stamp[2] > _SIZE_MAX:
+        raise ValueError(f"over {_SIZE_MAX} bytes")
+    text = path.read_bytes()
+    if KIND.encode() not in text:
+        return None
+    document = msgspec.json.decode(text) if path.suffix == ".json" else msgspec.yaml.decode(text)
+    spec = msgspec.convert(document, _Spec)
+    return spec if spec.kind == KIND else None
 
 
 def _copied(edits: _Edits) -> ContainerEdits:

@@ -9,6 +9,7 @@ no device node (DeviceError).
 
 from __future__ import annotations
 
+import functools
 import platform
 import re
 from pathlib import Path
@@ -34,7 +35,7 @@ _DIRECTORIES: Final = (
     "lib",
     "usr/local/nvidia/lib64",
 )
-#: By the name that programs load; the first two are needed.
+#: By the name that programs load.
 _SONAMES: Final = (
     names.DRIVER_LIBRARY,
     names.NVML_LIBRARY,
@@ -59,24 +60,38 @@ _VERSIONED: Final = re.compile(r"(lib[\w+-]+\.so)\.[\d.]+")
 
 def library_mounts(roots: Roots) -> tuple[BindMount, ...]:
     """Return the mounts of the driver's libraries and programs; raises DeviceError where there are none."""
+    driver = _find(roots.driver_here, names.DRIVER_LIBRARY)
+    if driver is None:
+        raise _lacking(roots, names.DRIVER_LIBRARY)
+    try:
+        stamp = (roots.driver_here / driver).parent.stat().st_mtime_ns
+    except OSError as error:
+        raise _lacking(roots, names.DRIVER_LIBRARY) from error
+    return _library_mounts(roots, driver, stamp)  # another driver changes the directory: all is looked for again
+
+
+@functools.lru_cache(maxsize=4)
+def _library_mounts(roots: Roots, driver: Path, _stamp: int) -> tuple[BindMount, ...]:
     found = {soname: path for soname in _SONAMES if (path := _find(roots.driver_here, soname)) is not None}
-    for soname in _SONAMES[:2]:
-        if soname not in found:
-            looked = ", ".join(_DIRECTORIES)
-            step = "set nvidia.driverRoot (and driverRootInAgent) to where the driver is installed"
-            raise DeviceError(f"{soname} below {roots.driver_here}", "not found", f"looked at {looked}", step)
-    version = re.search(r"\.so\.([\d.]+)$", found[names.DRIVER_LIBRARY].name)
+    if names.NVML_LIBRARY not in found:
+        raise _lacking(roots, names.NVML_LIBRARY)
+    version = re.search(r"\.so\.([\d.]+)$", driver.name)
     for stem in _BY_VERSION if version else ():
         name = f"{stem}.{version[1]}" if version else ""
         path = _find(roots.driver_here, name)
         if path is not None:
             found[name] = path
-    mounts = [mount for soname, path in found.items() for mount in named_mounts(str(_host(roots, path)), soname)]
+    mounts = [mount for soname, path in found.items() for mount in named_mounts(str(roots.driver / path), soname)]
     for program in _PROGRAMS:
         path = _resolved(roots.driver_here, Path(program))
         if path is not None:
-            mounts.append(BindMount(str(_host(roots, path)), f"/{program}"))
+            mounts.append(BindMount(str(roots.driver / path), f"/{program}"))
     return tuple(mounts)
+
+
+def _lacking(roots: Roots, soname: str) -> DeviceError:
+    step = "set nvidia.driverRoot (and driverRootInAgent) to where the driver is installed"
+    return DeviceError(f"{soname} below {roots.driver_here}", "not found", f"looked at {', '.join(_DIRECTORIES)}", step)
 
 
 def named_mounts(host: str, soname: str) -> Iterator[BindMount]:
@@ -161,7 +176,3 @@ def _resolved(root: Path, path: Path) -> Path | None:
         else:
             return done if (root / done).is_file() else None
     return None
-
-
-def _host(roots: Roots, path: Path) -> Path:
-    return roots.driver / path
