@@ -263,6 +263,42 @@ def test_a_card_that_needs_a_reset_is_unhealthy_from_the_first_look(on_machine: 
     assert cards[1][7] == "NVML advises a reset of the GPU"
 
 
+def test_a_card_that_cannot_be_shared_does_not_come_back_as_healthy(on_machine: OnMachine) -> None:
+    found = on_machine(
+        "8xh100",
+        """
+        from dataclasses import replace
+        from partage.devices.nvidia.backend import NvidiaBackend
+        from partage.devices.nvidia.waterline import WaterLine, WaterLines
+        class Now:
+            def now(self):
+                return asyncio.get_running_loop().time()
+            async def sleep(self, seconds):
+                await asyncio.sleep(seconds)
+        async def main():
+            health = HealthOptions(probe_s=0.05, probe_failed_s=0.05, quiet_s=0.0)
+            options = Options(health=health, water=WaterLines(WaterLine(overhead=1 << 50)))
+            backend = NvidiaBackend(options, Now(), libraries)
+            cards = (await backend.discover()).cards
+            changes = backend.watch_health()
+            async def step():
+                change = await asyncio.wait_for(anext(changes), 60)
+                return [change.uuid == cards[0].uuid, change.healthy]
+            found = [[card.healthy for card in cards]]
+            with Machine() as there:
+                for card in (0, 1):  # the first comes back in silence, so the next that is told is the second's
+                    faults.lose_device(there, card)
+                    found.append(await step())
+                    faults.restore_device(there, card)
+            await changes.aclose()
+            backend.close()
+            print(json.dumps(found))
+        asyncio.run(main())
+        """,
+    )
+    assert found == [[False] * 8, [True, False], [False, False]]
+
+
 def test_the_stream_ends_at_once_and_its_thread_after_it(on_machine: OnMachine) -> None:
     found = on_machine(
         "8xh100",

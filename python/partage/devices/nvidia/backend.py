@@ -8,6 +8,7 @@ driver was reloaded). What can go wrong: no NVML, or none that answers (DeviceEr
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
@@ -89,9 +90,12 @@ class NvidiaBackend:
             session.close()
             raise
 
-    def watch_health(self) -> AsyncGenerator[HealthChange, None]:
+    async def watch_health(self) -> AsyncGenerator[HealthChange, None]:
         """Yield each change as it comes, until closed."""
-        return self._watch.changes()
+        async with contextlib.aclosing(self._watch.changes()) as changes:
+            async for change in changes:
+                if not (change.healthy and change.uuid in self._discovery.unfit):
+                    yield change
 
     async def prepare(self, shares: Sequence[GrantShare]) -> ContainerEdits:
         """Return what a container with these shares needs; raises DeviceError for a card that is not there or well."""

@@ -53,6 +53,7 @@ class Discovery:
         self._links = Links()
         self._at: dict[int, RawCard] = {}
         self._unnamed: dict[int, str] = {}
+        self.unfit: frozenset[str] = frozenset()  # cards that cannot be shared however well they are
 
     def known(self) -> dict[str, RawCard]:
         """Return the cards as they were last seen, by UUID; those that are left out are not among them."""
@@ -63,6 +64,7 @@ class Discovery:
         """Return the cards there are now; raises DeviceError where NVML does not answer at all."""
         faults = self._read(nvml.count())
         cards = list(self.known().values())
+        self.unfit = frozenset(card.uuid for card in cards if self._unfit(card))
         answering = {card.uuid: card for card in cards if card.index not in faults}
         found = tuple(
             self._card(card, health.reason(card.uuid) or faults.get(card.index, "") or reason_by(card.action))
@@ -122,10 +124,8 @@ class Discovery:
         return True
 
     def _card(self, raw: RawCard, reason: str) -> Card:
-        physical = raw.total or self.options.memory or 0
-        line = self.options.water.of(raw.name)
-        allocatable = line.allocatable(physical, self._overheads.of(raw))
-        mine = reason or _unfit(raw, physical, allocatable)
+        physical, allocatable = self._amounts(raw)
+        mine = reason or self._unfit(raw)
         return Card(
             uuid=raw.uuid,
             index=raw.index,
@@ -140,11 +140,16 @@ class Discovery:
             address=raw.address,
         )
 
+    def _amounts(self, raw: RawCard) -> tuple[int, int]:
+        """Return what a card carries and what shares may add up to, in bytes."""
+        physical = raw.total or self.options.memory or 0
+        return physical, self.options.water.of(raw.name).allocatable(physical, self._overheads.of(raw))
 
-def _unfit(raw: RawCard, physical: int, allocatable: int) -> str:
-    """Return why a card that answers cannot be shared; empty: it can."""
-    if raw.mig:
-        return CUT
-    if not physical:
-        return NO_SIZE
-    return "" if allocatable else f"the water line leaves nothing of {format_memory(physical)}: lower it"
+    def _unfit(self, raw: RawCard) -> str:
+        """Return why a card that is well cannot be shared; empty: it can."""
+        physical, allocatable = self._amounts(raw)
+        if raw.mig:
+            return CUT
+        if not physical:
+            return NO_SIZE
+        return "" if allocatable else f"the water line leaves nothing of {format_memory(physical)}: lower it"
