@@ -1,4 +1,4 @@
-"""The node's annotations and labels at a real API server: merged with what others wrote; quiet minutes write nothing."""
+"""The node's annotations and labels at a real API server: merged with others'; quiet minutes write nothing."""
 
 from __future__ import annotations
 

@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from partage_plugin.cards import Cards
-from partage_plugin.node import NodeMeta, NodeWriter
-from partage_plugin.node_text import Say, node_text, whole_inventory
 
 from partage.devices.backend import Card, HealthChange, Inventory
 from partage.model import DeviceLink, UsageError, names, parse_node_devices
 from partage.model.node_devices import SafeMode
+from partage_plugin.cards import Cards
+from partage_plugin.node import NodeMeta, NodeWriter
+from partage_plugin.node_text import Say, node_text, whole_inventory
 from tests.devices.clock import HandClock
 
 if TYPE_CHECKING:

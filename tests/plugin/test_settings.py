@@ -6,12 +6,12 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
-from partage_plugin.configure import Change, keys, load, reload
-from partage_plugin.nvidia_options import nvidia_options
-from partage_plugin.settings import Settings
 
 from partage.devices.nvidia.options import APPLICATION_XIDS
 from partage.model import UsageError
+from partage_plugin.configure import Change, keys, load, reload
+from partage_plugin.nvidia_options import nvidia_options
+from partage_plugin.settings import Settings
 
 if TYPE_CHECKING:
     from pathlib import Path
