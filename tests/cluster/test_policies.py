@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
 from tests.cluster.api import Api, Json, RefusedError
 from tests.cluster.cluster import SYSTEM, Cluster
 from tests.cluster.conftest import opened

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import yaml
-from partage_plugin.configure import load
 
 from partage._version import __version__
 from partage.model import names
+from partage_plugin.configure import load
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 AGENT = sorted((DEPLOY / "agent").glob("*.yaml"))

@@ -15,12 +15,6 @@ from typing import TYPE_CHECKING
 import pytest
 import structlog
 from aiohttp.test_utils import TestClient, TestServer
-from partage_plugin.figures import CardFigures, ContainerFigures, Figures
-from partage_plugin.logs import configure_logs
-from partage_plugin.metrics import CONTENT_TYPE, Collector, exposition
-from partage_plugin.monitor.reader import Held, Reader
-from partage_plugin.monitor.sampler import EVERY_S, FORGOTTEN_S, STALE_S, Sampler
-from partage_plugin.web import Answers, application
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -28,6 +22,12 @@ from partage._version import __version__
 from partage.model import DeviceError
 from partage.run.handover import HandOver
 from partage.shm import Policy, PolicyDevice, PolicyFile, create_ledger, create_turns
+from partage_plugin.figures import CardFigures, ContainerFigures, Figures
+from partage_plugin.logs import configure_logs
+from partage_plugin.metrics import CONTENT_TYPE, Collector, exposition
+from partage_plugin.monitor.reader import Held, Reader
+from partage_plugin.monitor.sampler import EVERY_S, FORGOTTEN_S, STALE_S, Sampler
+from partage_plugin.web import Answers, application
 from tests.kube.support import FakeClock, until
 
 if TYPE_CHECKING:
