@@ -13,17 +13,21 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import selectors
+import select
 import signal
 import struct
 import threading
 from typing import TYPE_CHECKING, Final
+
+from partage.signalfd import open_signalfd
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 # struct flock on 64-bit Linux: l_type, l_whence, l_start, l_len, l_pid (0 for OFD locks)
 _FLOCK: Final = "hhqqi4x"
+_FAULTS: Final = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP, signal.SIGSYS}
+_HELD_BACK: Final = signal.valid_signals() - _FAULTS
 
 
 def _flock(kind: int, start: int, length: int) -> bytes:
@@ -64,7 +68,7 @@ def owner(fd: int, start: int) -> int | None:
 def locked(fd: int, start: int, length: int = 1) -> Iterator[None]:
     """Hold the write lock for the block; waits for its holder, which only ever does bounded work (or dies).
 
-    A signal whose handler raises ends the wait. In the main thread of an event loop, wait in a thread instead.
+    In the main thread, a signal whose handler raises ends the wait (other threads must leave signals to it).
     """
     if try_lock(fd, start, length):
         try:
@@ -84,8 +88,9 @@ class _Wait:
     """Waits for a lock in a thread of its own, so that the main thread can wait for its signals as well.
 
     The kernel's call that waits cannot do that: Python looks for signals before it, and one that comes between the look
-    and the call would only be heard once the lock comes. The thread locks an open file of its own: given up, it
-    takes nothing from the caller's file when the lock comes after all, and closes its own, which lets the lock go.
+    and the call would only be heard once the lock comes. Meanwhile signals are held back, and act where we let them: no
+    handler raises where it would do harm or be swallowed. The thread locks an open file of its own: given up, it takes
+    nothing from the caller's file when the lock comes after all, and closes its own, which lets the lock go.
     """
 
     def __init__(self, fd: int, start: int, length: int) -> None:
@@ -124,50 +129,30 @@ class _Wait:
         self._end(over=True)
 
     def _lock_in_thread(self) -> None:
-        ended, end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        with contextlib.ExitStack() as stack:
+            stack.callback(signal.pthread_sigmask, signal.SIG_SETMASK, before)
+            signal.pthread_sigmask(signal.SIG_BLOCK, _HELD_BACK)  # what came until now acts in here
+            heard = open_signalfd(_HELD_BACK.difference(before))
+            stack.callback(os.close, heard)
+            ended, end = os.pipe2(os.O_CLOEXEC)
+            stack.callback(os.close, ended)
 
-        def lock_and_tell() -> None:
-            self._lock()
-            os.close(end)
+            def lock_and_tell() -> None:
+                self._lock()
+                os.close(end)
 
-        thread = threading.Thread(target=lock_and_tell, name="lock", daemon=True)  # a process that ends waits no longer
-        try:
-            _start_whole(thread)
-            _until_readable(ended)
+            thread = threading.Thread(target=lock_and_tell, name="lock", daemon=True)  # the process may end meanwhile
+            thread.start()
+            while not _is_readable(ended, or_else=heard):
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)  # they act, in here
+                signal.pthread_sigmask(signal.SIG_BLOCK, _HELD_BACK)
             thread.join()
-        finally:
-            os.close(ended)
 
 
-def _start_whole(thread: threading.Thread) -> None:
-    """Start a thread that takes no signals, and be not interrupted by any half-way."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-    try:
-        thread.start()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _until_readable(fd: int) -> None:
-    """Wait in the main thread; raises what a signal's handler raises.
-
-    Python's C handler writes to the wakeup descriptor at the very moment of the signal, so none goes unheard: one from
-    before the descriptor was set is met on entry of `_select`, as each call of a function looks for signals.
-    """
-    woken, wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-    before = signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-    try:
-        with selectors.DefaultSelector() as selector:
-            selector.register(woken, selectors.EVENT_READ)
-            selector.register(fd, selectors.EVENT_READ)
-            while fd not in _select(selector):
-                with contextlib.suppress(BlockingIOError):
-                    os.read(woken, 4096)
-    finally:
-        signal.set_wakeup_fd(before)
-        os.close(woken)
-        os.close(wake)
-
-
-def _select(selector: selectors.BaseSelector) -> set[int]:
-    return {key.fd for key, _ in selector.select()}
+def _is_readable(fd: int, *, or_else: int) -> bool:
+    """Wait until one of two descriptors is readable; return whether `fd` is."""
+    poll = select.poll()
+    for one in (fd, or_else):
+        poll.register(one, select.POLLIN)
+    return any(ready == fd for ready, _ in poll.poll())

@@ -102,10 +102,9 @@ def test_a_thread_may_wait_too(open_file):
 
 @pytest.mark.usefixtures("heard")
 def test_a_signal_ends_a_wait_that_would_go_on(open_file):
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     holder, ours, other = open_file(), open_file(), open_file()
     assert locks.try_lock(holder, 0)
-    before = signal.set_wakeup_fd(-1)
-    signal.set_wakeup_fd(before)
 
     def disturb() -> None:
         until_somebody_waits(holder)
@@ -116,7 +115,7 @@ def test_a_signal_ends_a_wait_that_would_go_on(open_file):
     with pytest.raises(HeardError), locks.locked(ours, 0):
         pytest.fail("it had the lock")
     thread.join()
-    assert signal.set_wakeup_fd(before) == before
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
     (left,) = waiting_threads()
     locks.unlock(holder, 0)
     left.join(WAIT_S)

@@ -6,11 +6,12 @@ alone is passed on. Python's own handlers do not tell the two apart, a signalfd 
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import struct
 from typing import Final
+
+from partage.signalfd import INFO_BYTES, open_signalfd
 
 PASSED_ON: Final = frozenset(
     {
@@ -25,8 +26,6 @@ PASSED_ON: Final = frozenset(
     }
 )
 _SI_KERNEL: Final = 0x80
-_SIGSET_BYTES: Final = 128
-_INFO_BYTES: Final = 128
 
 
 class Signals:
@@ -37,19 +36,18 @@ class Signals:
 
     def __init__(self) -> None:
         self._before = signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
-        mask = sum(1 << (number - 1) for number in PASSED_ON).to_bytes(_SIGSET_BYTES, "little")
-        libc = ctypes.CDLL(None, use_errno=True)
-        self.fd = libc.signalfd(-1, mask, os.O_CLOEXEC | os.O_NONBLOCK)
-        if self.fd < 0:
+        try:
+            self.fd = open_signalfd(PASSED_ON)
+        except OSError:
             signal.pthread_sigmask(signal.SIG_SETMASK, self._before)
-            raise OSError(ctypes.get_errno(), "signalfd")
+            raise
 
     def take(self) -> list[tuple[int, bool]]:
         """Return the signals that came, each with whether the program has it already from the terminal."""
         found: list[tuple[int, bool]] = []
         while True:
             try:
-                info = os.read(self.fd, _INFO_BYTES)
+                info = os.read(self.fd, INFO_BYTES)
             except BlockingIOError:
                 return found
             number, _, code = struct.unpack_from("<Iii", info)
