@@ -3,6 +3,7 @@ process holds beyond its ledger becomes overhead, and overhead never lifts a lim
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import subprocess
@@ -13,10 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from partage.devices.nvidia.usage import Usage
 from partage.run.handover import HandOver
 from partage.run.processes import find_process, start_time
-from partage.run.watcher import Watcher
-from partage.shm import Policy, PolicyDevice, PolicyFile, Slot, read_policy
+from partage.run.watcher import CORRECT_EVERY_S, CORRECT_LAST_S, LOOK_EVERY_S, LOOK_LAST_S, Watcher
+from partage.shm import Policy, PolicyDevice, PolicyFile, Slot, create_ledger, read_policy
+from tests.devices.clock import HandClock
 from tests.shm.conftest import UUID, Tenant, tenant  # noqa: F401 -- a fixture
 
 GIB = 1 << 30
@@ -30,31 +33,56 @@ def slot_of(pid: int, **changes) -> Slot:
 
 
 class FakeNvml:
-    """Says what it is told to say."""
+    """Says what it is told to say, and remembers when it was asked."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: HandClock) -> None:
         self.seen: dict[int, int] = {}
+        self.asked: list[float] = []
+        self.usage = Usage(self, clock.now)
+        self._clock = clock
 
     def processes(self, _uuid: str) -> dict[int, int]:
+        self.asked.append(self._clock.now())
         return dict(self.seen)
+
+    def samples_since(self, _uuid: str, _since: int) -> dict[int, tuple[int, int]]:
+        return {}
 
 
 class Scene:
     """A hand-over watched by this process, whose only tenant is this process too."""
 
-    def __init__(self, directory: Path, player: Tenant, context: int | None) -> None:
+    def __init__(self, directory: Path, player: Tenant, context: int | None, beside: Scene | None = None) -> None:
         self.tenant = player
-        self.nvml = FakeNvml()
+        self.clock = beside.clock if beside else HandClock()
+        self.nvml = beside.nvml if beside else FakeNvml(self.clock)
         device = PolicyDevice(uuid=UUID, memory=4 * GIB, physical=80 * GIB, context=context)
         self.policy = PolicyFile.create(directory / "policy", Policy(devices=(device,)))
         self.path = directory / "policy"
-        self.watcher = Watcher(HandOver(directory), self.policy, self.nvml)  # type: ignore[arg-type]
+        self.watcher = Watcher(HandOver(directory), self.policy, self.nvml, now=self.clock.now)  # type: ignore[arg-type]
 
     def look(self) -> PolicyDevice:
-        """Let the watcher do a round now, as if its second were over."""
-        self.watcher._correct_at = 0
+        """Let the watcher do a round after its longest pause."""
+        self.clock.move(CORRECT_LAST_S)
         self.watcher.step()
         return read_policy(self.path).devices[0]
+
+    def pauses(self, seconds: float) -> list[float]:
+        """Let the watcher do its rounds for so long; return the seconds before each."""
+        until = self.clock.now() + seconds
+        made: list[float] = []
+        while (pause := self.watcher.timeout()) is not None and self.clock.now() + pause <= until:
+            made.append(pause)
+            self.clock.move(pause)
+            self.watcher.step()
+        self.clock.move(until - self.clock.now())
+        return made
+
+    def pass_time(self, seconds: float) -> list[float]:
+        """Let the watcher do its rounds for so long; return how long after the begin NVML was asked."""
+        begin, known = self.clock.now(), len(self.nvml.asked)
+        self.pauses(seconds)
+        return [moment - begin for moment in self.nvml.asked[known:]]
 
     def close(self) -> None:
         self.watcher.close()
@@ -178,16 +206,73 @@ def test_a_correction_never_lifts_the_limit(scene):
     assert device.context == 100 * UNIT, "the next one costs what it costs"
 
 
+def gaps_of(moments: list[float]) -> list[float]:
+    return [after - before for before, after in itertools.pairwise(moments)]
+
+
 def test_looks_are_close_together_after_news_and_then_rare(scene):
     charge_myself(scene, 100)
     scene.watcher.step()
-    gaps = []
-    for _ in range(10):
-        gaps.append(scene.watcher._correct_in)
-        scene.look()
+    gaps = gaps_of(scene.pass_time(60))
     assert gaps[0] < 0.1
-    assert gaps == sorted(gaps)
-    assert gaps[-1] == 1.0
+    assert all(later >= sooner - 1e-9 for sooner, later in itertools.pairwise(gaps))
+    assert gaps[-1] == pytest.approx(CORRECT_LAST_S)
+
+
+def test_while_the_ledger_changes_nvml_is_asked_once_a_second_and_when_somebody_rings_at_once(scene):
+    charge_myself(scene, 100)
+    scene.watcher.step()
+    scene.pass_time(60)
+    scene.tenant.charge(0, 1)
+    first, second = scene.pass_time(60)[:2]
+    assert first <= LOOK_LAST_S
+    assert second - first <= CORRECT_EVERY_S
+    for _ in range(10):
+        scene.tenant.charge(0, 1)
+        asked = scene.pass_time(1)
+    assert len(asked) == 1
+    scene.pass_time(60)
+    for key, _ in scene.watcher.selector.select(10):  # the bell, which rings at once for what came before
+        scene.watcher.handle(key)
+    assert scene.watcher.timeout() == 0
+
+
+def test_what_does_not_change_is_looked_at_seldom_and_what_does_once_a_second(scene):
+    charge_myself(scene, 100)
+    scene.watcher.step()
+    assert max(scene.pauses(60)) == pytest.approx(LOOK_LAST_S)
+    assert len(scene.pauses(60)) <= 60 / LOOK_LAST_S * 2
+    scene.tenant.charge(0, 1)
+    scene.clock.move(scene.watcher.timeout())
+    scene.watcher.step()
+    assert scene.watcher.timeout() <= LOOK_EVERY_S
+
+
+def test_watchers_share_what_nvml_says_and_each_is_told_what_is_newer_than_its_last_look(tmp_path, scene):
+    charge_myself(scene, 100)
+    scene.nvml.seen = {os.getpid(): 100 * UNIT + GIB}
+    create_ledger(tmp_path / "ledger-of-another", [UUID])
+    (tmp_path / "another").mkdir()
+    (tmp_path / "ledger-of-another").rename(tmp_path / "another" / "ledger")
+    other = Scene(tmp_path / "another", Tenant(tmp_path / "another" / "ledger"), None, scene)
+    charge_myself(other, 50)
+    for watched in (scene, other):
+        watched.watcher.step()
+    scene.pass_time(60)
+    other.look()
+    known = len(scene.nvml.asked)
+    scene.clock.move(CORRECT_LAST_S)
+    for watched in (scene, other):
+        watched.watcher.step()
+    assert len(scene.nvml.asked) == known + 1, "one answer serves both"
+    assert read_policy(other.path).devices[0].overhead == 50 * UNIT + GIB
+    other.tenant.charge(0, 10)
+    scene.clock.move(0.5)
+    other.look()
+    assert len(scene.nvml.asked) == known + 2, "an answer from before the charge is none"
+    assert read_policy(other.path).devices[0].overhead == 50 * UNIT + GIB, "it is believed the second time"
+    other.close()
+    other.tenant.close()
 
 
 def test_a_resize_by_somebody_else_survives_corrections(scene):

@@ -32,6 +32,7 @@ class Tenant:
         self.held[index] = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
         assert locks.try_lock(self.held[index], index)
         slot = self.ledger.slot[index]
+        self.ledger.high = max(self.ledger.high, index + 1)
         slot.generation += 1
         slot.pid, slot.start_time = pid or os.getpid(), start
         slot.pid_ns = Path("/proc/self/ns/pid").stat().st_ino

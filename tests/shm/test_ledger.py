@@ -51,6 +51,27 @@ def test_charges_are_read_per_process(tenant):
     ]
 
 
+def test_what_has_not_changed_is_not_read_again(tenant):
+    tenant.take(0)
+    watched = WatchedLedger(tenant.path)
+    before = watched.read()
+    assert watched.read() is before
+    tenant.charge(0, 1)
+    after = watched.read()
+    assert (before.devices[0].used, after.devices[0].used) == (0, UNIT)
+    watched.close()
+
+
+def test_a_watcher_sees_what_its_tenant_hides(tenant):
+    watched = WatchedLedger(tenant.path)
+    tenant.take(700, pid=11)
+    assert [slot.pid for slot in watched.read().slots] == [11]
+    tenant.ledger.high = 0
+    assert [slot.pid for slot in watched.read().slots] == [11]
+    assert read_ledger(tenant.path).slots == (), "who looks for the first time is told that none was taken"
+    watched.close()
+
+
 def test_a_change_that_nobody_completed_is_counted(tenant):
     tenant.take(4)
     tenant.charge(4, 9, complete=False)

@@ -111,6 +111,16 @@ def test_unchanged_policy_is_not_written_again(tmp_path):
     file.close()
 
 
+def test_a_writer_reads_what_others_wrote_and_decodes_it_once(tmp_path):
+    file = PolicyFile.create(tmp_path / "policy", POLICY)
+    assert file.read() is file.read()
+    other = PolicyFile.open(tmp_path / "policy")
+    other.update(lambda policy: policy.changed("GPU-a", memory=GIB))
+    assert file.read().device("GPU-a").memory == GIB
+    for each in (file, other):
+        each.close()
+
+
 def test_two_writers_keep_each_others_changes(tmp_path):
     path = tmp_path / "policy"
     watcher = PolicyFile.create(path, POLICY)

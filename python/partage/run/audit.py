@@ -1,8 +1,9 @@
 """Whether a container used a device for longer than the arbiter charged it for: NVML's word against the books.
 
 The library that takes turns runs in the tenant's own process, so a tenant can launch past it, or say that nothing is in
-flight. NVML sees its kernels all the same. The watcher looks once a second while the container takes turns; what a
-window of looks shows beyond the books goes into the policy (`audit_ns`), and the arbiter charges it.
+flight. NVML sees its kernels all the same. The watcher looks once a second while the container takes turns (seldomer
+while it uses nothing); what a window of looks shows beyond the books goes into the policy (`audit_ns`), and the arbiter
+charges it.
 
 NVML is coarse: a figure in whole percent that stands for the second before it. So a window is 3 s, the books have a
 look more than NVML, and a difference of up to 10 % of the window is nobody's. An arbiter that does not answer charges
@@ -13,19 +14,18 @@ cannot be read (the look is left out).
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from partage.model import DeviceError, LedgerError, PolicyError, names
-from partage.shm import read_policy, read_turn_lines, read_turns, ring_turn_bell
+from partage.shm import read_turn_lines, read_turns, ring_turn_bell
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from partage.devices.nvidia.nvml import Nvml
+    from partage.devices.nvidia.usage import Usage
     from partage.run.handover import HandOver
     from partage.shm import Ledger, Policy, PolicyDevice, PolicyFile
 
@@ -33,6 +33,7 @@ SECOND_NS: Final = 1_000_000_000
 WINDOW_NS: Final = 3 * SECOND_NS  # with less, the second that a figure stands for would be most of what is compared
 TOLERANCE: Final = 10  # percent of the window
 SAMPLE_NS: Final = SECOND_NS  # for so long at most a figure stands
+FRESH_S: Final = 0.25  # so old may NVML's figure be, where another watcher asked for it
 LOST_NS: Final = 5 * SECOND_NS  # looks this far apart are not compared: the machine slept, or we were stopped
 MOST_NS: Final = 2**64 - 1
 
@@ -79,6 +80,13 @@ class Books:
         self._length += step
         return self._close(booked) if self._length >= WINDOW_NS else 0
 
+    def is_moved_by(self, look: Look) -> bool:
+        """Whether this look shows use that the one before did not."""
+        last = self._last
+        if last is None:
+            return True
+        return look.percent > 0 or (look.charged_ns, look.claimed_ns) != (last.charged_ns, last.claimed_ns)
+
     def _booked_between(self, last: Look, look: Look) -> int:
         grown = look.charged_ns - last.charged_ns
         repaid = min(grown, self._owed)  # what we found ourselves is charged first, and is no use of this step
@@ -97,44 +105,54 @@ class Books:
 
 
 class Auditor:
-    """Compares one hand-over's use with its books, on each of its devices. Called by its watcher, once a second."""
+    """Compares one hand-over's use with its books, on each of its devices. Called by its watcher, time and again."""
 
-    def __init__(self, entry: HandOver, policy: PolicyFile, nvml: Nvml) -> None:
+    def __init__(self, entry: HandOver, policy: PolicyFile, usage: Usage) -> None:
         self._entry = entry
         self._policy = policy
-        self._nvml = nvml
+        self._usage = usage
         self._books: dict[str, Books] = {}
         self._seen_us: dict[str, int] = {}  # the latest of NVML's samples that was counted
 
-    def look(self, now: int, ledger: Ledger, pids: Mapping[int, int]) -> None:
-        """Look at every gated device; `now` is ns of CLOCK_MONOTONIC, `pids` maps slots to pids as NVML has them."""
-        with contextlib.suppress(DeviceError, LedgerError, PolicyError):
-            for device in read_policy(self._entry.policy_path).devices:
+    def look(self, now: int, ledger: Ledger, pids: Mapping[int, int]) -> bool:
+        """Look at every gated device; say whether one is in use, as NVML, the books or the processes have it.
+
+        `now` is ns of CLOCK_MONOTONIC, `pids` maps slots to pids as NVML has them. What cannot be read is in use.
+        """
+        in_use = False
+        try:
+            for device in self._policy.read().devices:
                 if device.gated:
-                    self._look_at(now, device, ledger, pids)
+                    in_use |= self._look_at(now, device, ledger, pids)
                 else:
                     self._books.pop(device.uuid, None)
+        except (DeviceError, LedgerError, PolicyError):
+            return True
+        return in_use
 
-    def _look_at(self, now: int, device: PolicyDevice, ledger: Ledger, pids: Mapping[int, int]) -> None:
+    def _look_at(self, now: int, device: PolicyDevice, ledger: Ledger, pids: Mapping[int, int]) -> bool:
         uuid = device.uuid
         turns = read_turns(self._entry.path / names.TURNS_FILE)
         index = next((i for i, other in enumerate(ledger.devices) if other.uuid == uuid), None)
         if turns is None or index is None or device.turn >= len(turns.turns):
-            return
+            return True
         turn = turns.turns[device.turn]
         lines = read_turn_lines(self._entry.ledger_path, pids, len(ledger.devices))
-        seen, self._seen_us[uuid] = self._nvml.utilization_since(uuid, self._seen_us.get(uuid, 0))
-        beyond = self._books.setdefault(uuid, Books()).add(
-            Look(
-                at_ns=now,
-                percent=min(100, sum(seen.get(pid, 0) for pid in set(pids.values()))),
-                charged_ns=turn.charged_ns,
-                claimed_ns=sum(line[index].flight_at(now) for line in lines.values()),
-                is_answered=turn.is_answered(now),
-            )
+        fresh = now / SECOND_NS - FRESH_S
+        seen, self._seen_us[uuid] = self._usage.busy(uuid, self._seen_us.get(uuid, 0), fresh)
+        look = Look(
+            at_ns=now,
+            percent=min(100, sum(seen.get(pid, 0) for pid in set(pids.values()))),
+            charged_ns=turn.charged_ns,
+            claimed_ns=sum(line[index].flight_at(now) for line in lines.values()),
+            is_answered=turn.is_answered(now),
         )
+        books = self._books.setdefault(uuid, Books())
+        in_use = books.is_moved_by(look)
+        beyond = books.add(look)
         if beyond:
             self._report(uuid, beyond)
+        return in_use
 
     def _report(self, uuid: str, beyond: int) -> None:
         def change(policy: Policy) -> Policy:

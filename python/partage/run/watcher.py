@@ -3,10 +3,12 @@
 A process rings the ledger's doorbell when it takes a slot; the watcher opens a pidfd for it and gives its charge back
 when that fires, so peers have the memory again within 100 ms and nobody polls. NVML is asked what the processes really
 hold: at once when one comes or goes, then at doubling intervals (a program makes its context and loads its code soon
-after its slot), in the end once a second. What the ledger does not know (contexts, modules) becomes the policy's
-*overhead*; the smallest context seen alone and twice becomes the estimate of all that follow.
+after its slot): once a second while the ledger or NVML's answer changes, every eight where neither does. What the
+ledger does not know (contexts, modules) becomes the policy's *overhead*; the smallest context seen alone and twice
+becomes the estimate of all that follow. Watchers that have one NVML share its answers (usage.py).
 
-Once a second, where the container takes turns, its use of the devices is compared with the arbiter's books (audit.py).
+Where the container takes turns, its use of the devices is compared with the arbiter's books (audit.py): once a second,
+every four while it uses nothing.
 
 The overhead is never negative. An estimate that was too high stands in the ledger until its context goes, and goes with
 it at once; a negative overhead would stay behind until the next look, and for so long lift the limit by as much. So a
@@ -25,19 +27,26 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from partage.model import DeviceError, LedgerError
-from partage.run.audit import Auditor
+from partage.run.audit import SECOND_NS, Auditor
 from partage.run.processes import find_process, is_process_of
 from partage.shm import Ledger, Policy, PolicyFile, Slot, WatchedLedger
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from partage.devices.nvidia.nvml import Nvml
+    from partage.devices.nvidia.usage import Reading
     from partage.run.handover import HandOver
 
 CORRECT_FIRST_S: Final = 0.01  # after a process came or went
 RUNG_APART_S: Final = 0.02  # a tenant may ring for ever
-LOOK_EVERY_S: Final = 1.0
-CORRECT_EVERY_S: Final = 1.0  # NVML costs milliseconds on a busy card
+LOOK_EVERY_S: Final = 1.0  # a tenant that wipes its ledger wipes the doorbell too, and who execs does not ring
+LOOK_LAST_S: Final = 4.0  # where nothing changes
+CORRECT_EVERY_S: Final = 1.0  # while something changes: NVML costs milliseconds on a busy card
+CORRECT_LAST_S: Final = 8.0
+FRESH_S: Final = 1.0  # so old may NVML's answer be, where another watcher asked for it and nothing was heard since
 AUDIT_EVERY_S: Final = 1.0  # NVML's figure stands for a second
+AUDIT_LAST_S: Final = 4.0  # of a container that uses nothing: looks that are further apart are not compared
 RETRY_S: Final = 0.01  # a dead process's lock that is not free yet: somebody reclaims it, or a clone holds it
 
 log = structlog.get_logger("partage.watcher")
@@ -56,50 +65,68 @@ class _Watched:
 class Watcher:
     """Watches one hand-over. Owned by one thread: register `selector` users by `data`, call `step` in a loop.
 
-    `sole`: nobody else can be watching it, whatever its tenant locks (WatchedLedger).
+    `sole`: nobody else can be watching it, whatever its tenant locks (WatchedLedger). `now` is CLOCK_MONOTONIC in
+    seconds, the clock of `nvml` too.
     """
 
-    def __init__(self, entry: HandOver, policy: PolicyFile, nvml: Nvml | None, *, sole: bool = False) -> None:
+    def __init__(
+        self,
+        entry: HandOver,
+        policy: PolicyFile,
+        nvml: Nvml | None,
+        *,
+        sole: bool = False,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.selector = selectors.DefaultSelector()
         self._policy = policy
-        self._nvml = nvml
+        self._usage = None if nvml is None else nvml.usage
+        self._now = now
         self._ledger = WatchedLedger(entry.ledger_path, sole=sole)
         self._bell = self._ledger.start_doorbell()
         self.selector.register(self._bell, selectors.EVENT_READ, self)
         self._processes: dict[tuple[int, int, int, int], _Watched] = {}
-        self._auditor = None if nvml is None else Auditor(entry, policy, nvml)
+        self._auditor = None if nvml is None else Auditor(entry, policy, nvml.usage)
         self._audit_at = 0.0
+        self._audit_in = AUDIT_EVERY_S
         self._broken = False
+        self._look_in = LOOK_EVERY_S
+        self._look_at = now() + LOOK_EVERY_S
+        self._heard_at = now()  # of something that may have changed what NVML says
         self._correct_in = CORRECT_FIRST_S
-        self._correct_at = time.monotonic() + self._correct_in
+        self._correct_at = self._heard_at + self._correct_in
         self._corrected_at = 0.0
+        self._compared: Ledger | None = None
+        self._words: dict[str, tuple[int, float]] = {}  # by device: what it was, and since when for sure
+        self._read_at: dict[str, float] = {}  # by device: when the reading that was used last was begun
         self._before: dict[str, tuple[int, int | None]] = {}  # the last reading: overhead, a context alone
 
     def timeout(self) -> float | None:
         """Return the seconds until `step` has work even if nothing happens; None where only events matter."""
         if self._broken:
             return None
-        # A tenant that wipes its ledger wipes the doorbell too: it is looked at even if nobody rings.
-        times = [LOOK_EVERY_S]
+        times = [max(0.0, self._look_at - self._now())]
         if any(process.ended_at for process in self._processes.values()):
             times.append(RETRY_S)
-        if self._processes and self._nvml is not None:
-            times.append(max(0.0, self._correct_at - time.monotonic()))
+        if self._processes and self._usage is not None:
+            times.append(max(0.0, self._correct_at - self._now()))
             if self._policy.is_gated:
-                times.append(max(0.0, self._audit_at - time.monotonic()))
+                times.append(max(0.0, self._audit_at - self._now()))
         return min(times)
 
     def handle(self, key: selectors.SelectorKey) -> None:
         """Take note of an event that `selector` reported for this watcher."""
+        self._look_in = LOOK_EVERY_S
         if key.fd == self._bell:
             os.eventfd_read(self._bell)
             # What rings may have changed the card's use: seen at once, though not more often than is of any use.
+            self._heard_at = self._now()
             self._correct_in = CORRECT_FIRST_S
-            self._correct_at = min(self._correct_at, max(time.monotonic(), self._corrected_at + RUNG_APART_S))
+            self._correct_at = min(self._correct_at, max(self._heard_at, self._corrected_at + RUNG_APART_S))
             return
         for process in self._processes.values():
             if process.pidfd == key.fd:
-                process.ended_at = time.monotonic()
+                process.ended_at = self._now()
                 self.selector.unregister(key.fd)
 
     def step(self) -> None:
@@ -113,10 +140,12 @@ class Watcher:
                 self._ledger.reclaim(index)
             news = self._meet(snapshot)
             if news:
+                self._heard_at = self._now()
                 self._correct_in = CORRECT_FIRST_S
-            if news or time.monotonic() >= self._correct_at:
-                self._correct()
-            self._audit()
+            self._pace(snapshot)
+            if news or self._now() >= self._correct_at:
+                self._correct(snapshot)
+            self._audit(snapshot)
         except LedgerError as error:
             self._broken = True
             self.selector.unregister(self._bell)
@@ -147,7 +176,7 @@ class Watcher:
         for key, process in list(self._processes.items()):
             if process.ended_at is None:
                 continue
-            overdue = time.monotonic() - process.ended_at > RETRY_S
+            overdue = self._now() - process.ended_at > RETRY_S
             if self._reclaim(process.slot, dead=overdue):
                 self._forget(key)
 
@@ -218,35 +247,62 @@ class Watcher:
         self.selector.register(pidfd, selectors.EVENT_READ, self)
         self._ledger.set_host_pid(slot.index, pid)
 
-    def _correct(self) -> None:
-        """Bring overhead and context estimate up to what NVML sees; skipped where a charge came in between."""
-        self._corrected_at = time.monotonic()
-        self._correct_at = self._corrected_at + self._correct_in
-        self._correct_in = min(2 * self._correct_in, CORRECT_EVERY_S)
-        if self._nvml is None or not self._processes:
+    def _pace(self, snapshot: Ledger) -> None:
+        """Note what changed in the ledger; while something does, it is read and NVML is asked once a second."""
+        now = self._now()
+        if snapshot is not self._compared or snapshot.shared:
+            self._look_in = LOOK_EVERY_S
+        elif now >= self._look_at:
+            self._look_in = min(2 * self._look_in, LOOK_LAST_S)
+        self._look_at = now + self._look_in
+        if snapshot is self._compared:
             return
-        before = self._ledger.read()
-        seen: dict[str, dict[int, int]] = {}
+        self._compared = snapshot
+        for device in snapshot.devices:
+            word, _ = self._words.get(device.uuid, (None, now))
+            if word != device.word:
+                self._words[device.uuid] = (device.word, now)
+                self._hurry()
+
+    def _hurry(self) -> None:
+        self._correct_in = min(self._correct_in, CORRECT_EVERY_S)
+        self._correct_at = min(self._correct_at, self._corrected_at + CORRECT_EVERY_S)
+
+    def _correct(self, before: Ledger) -> None:
+        """Bring overhead and context estimate up to what NVML sees; skipped where a charge came in between."""
+        self._corrected_at = self._now()
+        self._correct_at = self._corrected_at + self._correct_in
+        self._correct_in = min(2 * self._correct_in, CORRECT_LAST_S)
+        if self._usage is None or not self._processes:
+            return
+        seen: dict[str, Reading] = {}
         for device in before.devices:
             try:
-                seen[device.uuid] = self._nvml.processes(device.uuid)
+                seen[device.uuid] = self._usage.memory(device.uuid, self._young(device.uuid))
             except DeviceError as error:
                 log.debug("overhead not corrected", error=str(error))
         after = self._ledger.read()
         for index, (device, now) in enumerate(zip(before.devices, after.devices, strict=False)):
             if device.uuid in seen and now.word == device.word:
-                self._correct_device(before, index, seen[device.uuid])
+                self._read_at[device.uuid] = seen[device.uuid].began_at
+                self._correct_device(before, index, seen[device.uuid].memory)
 
-    def _audit(self) -> None:
+    def _young(self, uuid: str) -> float:
+        """Return the moment after which a reading must begin to tell us something new about the ledger as it is."""
+        _, same_since = self._words[uuid]
+        return max(same_since, self._heard_at, self._read_at.get(uuid, 0.0), self._corrected_at - FRESH_S)
+
+    def _audit(self, snapshot: Ledger) -> None:
         """Compare the use that NVML sees with what the arbiter charged, where the container takes turns."""
-        now = time.monotonic()
+        now = self._now()
         if self._auditor is None or not self._processes or not self._policy.is_gated or now < self._audit_at:
             return
-        self._audit_at = now + AUDIT_EVERY_S
         pids = {process.slot.index: process.pid for process in self._processes.values()}
-        self._auditor.look(time.monotonic_ns(), self._ledger.read(), pids)
+        in_use = self._auditor.look(int(now * SECOND_NS), snapshot, pids)
+        self._audit_in = AUDIT_EVERY_S if in_use else min(2 * self._audit_in, AUDIT_LAST_S)
+        self._audit_at = now + self._audit_in
 
-    def _correct_device(self, snapshot: Ledger, index: int, seen: dict[int, int]) -> None:
+    def _correct_device(self, snapshot: Ledger, index: int, seen: Mapping[int, int]) -> None:
         uuid = snapshot.devices[index].uuid
         pids = {process.slot.index: process.pid for process in self._processes.values()}
         real = {slot.index: seen[pids[slot.index]] for slot in snapshot.slots if pids.get(slot.index) in seen}
@@ -270,6 +326,8 @@ class Watcher:
             return policy.changed(uuid, overhead=settled, context=known)
 
         self._policy.update(change)
+        if changes or settled != overhead or alone != context:
+            self._hurry()
         if changes:
             log.debug("corrected", device=uuid, **changes)
 

@@ -32,8 +32,10 @@ SIZE: Final[int] = ffi.sizeof("struct ptg_ledger")
 UNIT: Final[int] = lib.PTG_UNIT
 SLOTS: Final[int] = lib.PTG_SLOTS
 _HEADER: Final[int] = ffi.offsetof("struct ptg_ledger", "slot")
-READ_SIZE: Final[int] = ffi.offsetof("struct ptg_ledger", "turn")  # header and slots: what a look needs
 _SLOT: Final[int] = ffi.sizeof("struct ptg_slot")
+_HIGH: Final[int] = ffi.offsetof("struct ptg_ledger", "high")
+_FEW: Final = 8  # slots that are read at once; seldom are more in use
+READ_SIZE: Final[int] = _HEADER + _FEW * _SLOT  # what a look reads, as a rule
 _BELL: Final[int] = ffi.offsetof("struct ptg_ledger", "doorbell")
 _FAREWELLS: Final = 100  # rings to end the listener, 10 ms apart
 
@@ -117,17 +119,23 @@ def create_ledger(path: Path, uuids: Sequence[str]) -> None:
 
 
 def decode(data: bytes, where: str = "in memory") -> Ledger:
-    """Return the snapshot in `data`, the file's beginning; raises LedgerError where it is short, foreign or absurd."""
-    if len(data) < READ_SIZE:
-        raise _defect(where, f"{len(data)} bytes", f"header and slots have {READ_SIZE}")
+    """Return the snapshot in `data`, the file's beginning: its header and at least the slots that were ever taken.
+
+    Raises LedgerError where it is short, foreign or absurd.
+    """
+    if len(data) < _HEADER:
+        raise _defect(where, f"{len(data)} bytes", f"the header has {_HEADER}")
     source = ffi.from_buffer("struct ptg_ledger *", data)
     if (source.magic, source.layout, source.size) != (lib.PTG_LEDGER_MAGIC, lib.PTG_LEDGER_LAYOUT, SIZE):
         found = f"magic {source.magic:#x}, layout {source.layout}, size {source.size}"
         raise _defect(where, found, f"{lib.PTG_LEDGER_MAGIC:#x}, {lib.PTG_LEDGER_LAYOUT}, {SIZE}")
     if source.ndev > lib.PTG_DEVICES or source.nslots != SLOTS:
         raise _defect(where, f"{source.ndev} devices, {source.nslots} slots", f"at most {lib.PTG_DEVICES}, {SLOTS}")
+    there = _slots_in(data)
+    if there < min(source.high, SLOTS):
+        raise _defect(where, f"{there} slots", f"{min(source.high, SLOTS)} were taken")
     count = source.ndev
-    states = memoryview(data)[_HEADER:READ_SIZE].cast("I")[:: _SLOT // 4].tolist()
+    states = memoryview(data)[_HEADER : _HEADER + there * _SLOT].cast("I")[:: _SLOT // 4].tolist()
     used = [index for index, state in enumerate(states) if state == lib.PTG_SLOT_USED]
     return Ledger(
         devices=tuple(_decode_device(source, i) for i in range(count)),
@@ -136,6 +144,11 @@ def decode(data: bytes, where: str = "in memory") -> Ledger:
         reclaimed=source.reclaimed,
         shared=tuple(index for index, state in enumerate(states) if state == lib.PTG_SLOT_SHARED),
     )
+
+
+def _slots_in(data: bytes) -> int:
+    """Return how many whole slots lie behind the header."""
+    return max(0, min(SLOTS, (len(data) - _HEADER) // _SLOT))
 
 
 def _decode_device(source: Any, index: int) -> LedgerDevice:
@@ -171,12 +184,19 @@ def _decode_share(source: Any, index: int, device: int) -> SlotDevice:
     return SlotDevice((mine >> lib.PTG_USED_SHIFT) * UNIT, share.context * UNIT, share.refused)
 
 
-def _snapshot(fd: int, path: Path) -> Ledger:
+def _read(fd: int, path: Path, least: int = 0) -> bytes:
+    """Return the header and the slots that were ever taken, at least the first `least`; raises LedgerError.
+
+    A ledger has a megabyte of slots, and as a rule a handful is in use.
+    """
     try:
         size = os.fstat(fd).st_size
         if size < SIZE:
             raise _defect(str(path), f"{size} bytes", f"a ledger has {SIZE}")
-        return decode(os.pread(fd, READ_SIZE, 0), str(path))
+        data = os.pread(fd, READ_SIZE, 0)
+        high = struct.unpack_from("<I", data, _HIGH)[0] if len(data) == READ_SIZE else 0
+        wanted = _HEADER + min(SLOTS, max(high, least)) * _SLOT
+        return data + os.pread(fd, wanted - len(data), len(data)) if wanted > len(data) else data
     except OSError as error:
         raise _defect(str(path), error.strerror or error, "a regular file") from error
 
@@ -188,7 +208,7 @@ def read_ledger(path: Path) -> Ledger:
     except OSError as error:
         raise _defect(str(path), error.strerror or error, "a readable file") from error
     try:
-        return _snapshot(fd, path)
+        return decode(_read(fd, path), str(path))
     finally:
         os.close(fd)
 
@@ -208,6 +228,8 @@ class WatchedLedger:
             self._fd = os.open(path, os.O_RDWR | OPEN_FLAGS)
         except OSError as error:
             raise _defect(str(path), error.strerror or error, "a file that we may change") from error
+        self._data = b""  # that was read last, and what it says
+        self._snapshot: Ledger | None = None
         with contextlib.ExitStack() as half_made:
             half_made.callback(os.close, self._fd)
             self._open()
@@ -228,12 +250,19 @@ class WatchedLedger:
         self._shared = ffi.from_buffer(self._map)
 
     def read(self) -> Ledger:
-        """Return a snapshot; raises LedgerError. What lies behind its end is taken away: a tenant could fill a disk."""
-        snapshot = _snapshot(self._fd, self.path)
+        """Return a snapshot, the same object as long as nothing changes; raises LedgerError.
+
+        What its tenant says was never taken is read where it was before. What lies behind the ledger's end is taken
+        away: a tenant could fill a disk.
+        """
+        data = _read(self._fd, self.path, _slots_in(self._data))
+        if self._snapshot is None or data != self._data:
+            self._snapshot = decode(data, str(self.path))
+            self._data = data
         if os.fstat(self._fd).st_size > SIZE:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._fd, SIZE)
-        return snapshot
+        return self._snapshot
 
     def is_alive(self, index: int) -> bool:
         """Whether the slot's lock is held: by its process, or for a moment by whoever reclaims it."""

@@ -229,6 +229,7 @@ class PolicyFile:
             half_made.pop_all()
         self._shared = ffi.from_buffer("struct ptg_policy *", self._map)
         self._last: Policy | None = None
+        self._seen: tuple[bytes, Policy] | None = None
 
     @classmethod
     def create(cls, path: Path, policy: Policy) -> Self:
@@ -267,6 +268,13 @@ class PolicyFile:
                     raise _defect(str(self.path), os.strerror(-result), f"a policy of {SIZE} bytes")
             self._last = after
         return after
+
+    def read(self) -> Policy:
+        """Return what the file says, the same object as long as that does not change; raises PolicyError."""
+        data = os.pread(self._fd, SIZE, 0)
+        if self._seen is None or self._seen[0] != data:
+            self._seen = (data, decode(data, str(self.path)))
+        return self._seen[1]
 
     def _current(self) -> tuple[Policy, bool]:
         """Return what the file says, or what it said last, and whether it is intact."""

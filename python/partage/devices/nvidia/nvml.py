@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import time
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import pynvml
 
+from partage.devices.nvidia.usage import Usage
 from partage.model import Device, DeviceError, NotFoundError, names
 from partage.sim.machine import Machine
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 _STEP: Final = "run `partage doctor`; it looks at driver, libraries and permissions"
@@ -31,15 +33,19 @@ def _text(value: str | bytes) -> str:
 
 
 class Nvml:
-    """An initialised NVML. `directory` holds the simulated library; None means the system's."""
+    """An initialised NVML. `directory` holds the simulated library; None means the system's.
 
-    def __init__(self, directory: Path | None) -> None:
+    `usage` is what it says of processes, shared by all who watch some; `now` is their clock, in seconds.
+    """
+
+    def __init__(self, directory: Path | None, now: Callable[[], float] = time.monotonic) -> None:
         if directory is not None:
             _check_machine()
             _load(directory)
         with translated("NVML"):
             pynvml.nvmlInit()
         self._handles: dict[str, Any] = {}
+        self.usage = Usage(self, now)
         self.faults: tuple[DeviceError, ...] = ()
 
     def close(self) -> None:
@@ -104,9 +110,7 @@ class Nvml:
     def processes(self, uuid: str) -> dict[int, int]:
         """Return pid -> bytes of device memory on the device with this UUID, for processes with a known amount."""
         with translated(uuid):
-            if uuid not in self._handles:
-                self._handles[uuid] = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-            handle = self._handles[uuid]
+            handle = self._handle(uuid)
             found: dict[int, int] = {}
             for listing in (pynvml.nvmlDeviceGetComputeRunningProcesses, pynvml.nvmlDeviceGetGraphicsRunningProcesses):
                 with contextlib.suppress(pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound):
@@ -128,18 +132,22 @@ class Nvml:
             return {pid: sample.smUtil for pid, sample in latest.items()}
         return {}
 
-    def utilization_since(self, uuid: str, since: int) -> tuple[dict[int, int], int]:
-        """Return pid -> percent of its latest sample after `since`, and when the latest is from: µs of NVML's clock.
+    def samples_since(self, uuid: str, since: int) -> dict[int, tuple[int, int]]:
+        """Return pid -> (when, percent) of its latest sample of use after `since`, in µs of NVML's clock.
 
-        NVML keeps the samples of what has ended; `since` leaves out what was counted. Empty where it does not tell.
+        NVML keeps the samples of what has ended. Empty where it does not tell.
         """
         nothing = (pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound, pynvml.NVMLError_NotFound)
         with translated(uuid), contextlib.suppress(*nothing):
-            handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-            samples = pynvml.nvmlDeviceGetProcessUtilization(handle, since)
+            samples = pynvml.nvmlDeviceGetProcessUtilization(self._handle(uuid), since)
             latest = sorted((s.timeStamp, s.pid, s.smUtil) for s in samples if s.timeStamp > since)
-            return {pid: percent for _, pid, percent in latest}, latest[-1][0] if latest else since
-        return {}, since
+            return {pid: (at, percent) for at, pid, percent in latest}
+        return {}
+
+    def _handle(self, uuid: str) -> Any:
+        if uuid not in self._handles:
+            self._handles[uuid] = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+        return self._handles[uuid]
 
 
 def _check_machine() -> None:
