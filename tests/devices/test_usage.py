@@ -1,4 +1,4 @@
-"""We test these aspects of what NVML says of processes: an answer serves all for whom it is young enough and nobody else;
+"""We test these aspects of what NVML says of processes: an answer serves all for whom it is young enough, nobody else;
 samples that were counted are not told again, to each watcher apart; an error is not kept."""
 
 from __future__ import annotations
