@@ -12,6 +12,7 @@ import signal
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -122,12 +123,17 @@ def test_a_sound_machine_has_no_trouble(examine, machine):
     assert "machine-none" not in examine()
 
 
+@pytest.fixture
+def place_of_nobody():
+    """A directory of another user; not below pytest's own, which each session closes for all others when it starts."""
+    with tempfile.TemporaryDirectory(prefix="partage-nobody-", dir="/tmp") as name:
+        os.chown(name, NOBODY, NOBODY)
+        yield Path(name)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
-def test_it_needs_no_rights(tmp_path_factory, machine):
-    place = tmp_path_factory.mktemp("nobody")
-    for above in [place, *list(place.parents)[:2]]:
-        above.chmod(0o755)
-    os.chown(place, NOBODY, NOBODY)
+def test_it_needs_no_rights(machine, place_of_nobody):
+    place = place_of_nobody
     packages = {str(Path(module.__file__).parents[1]) for module in (click, msgspec)}
     environment = {
         "PATH": os.defpath,

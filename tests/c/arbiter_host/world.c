@@ -5,8 +5,10 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/futex.h>
+#include <poll.h>
 #include <stddef.h>
 #include <string.h>
+#include <sys/inotify.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -106,18 +108,28 @@ char *file_read(const char *path)
 	return text;
 }
 
+static bool file_says(const char *path, const char *words)
+{
+	char *text = file_read(path);
+	bool there = strstr(text, words) != NULL;
+	free(text);
+	return there;
+}
+
 bool log_waits(const struct world *w, const char *words)
 {
-	for (uint64_t until = now_ns() + HANG_S * UINT64_C(1000000000); now_ns() < until;) {
-		char *text = file_read(w->log);
-		bool there = strstr(text, words) != NULL;
-		free(text);
-		if (there)
-			return true;
-		struct timespec nap = {0, 1000000};
-		nanosleep(&nap, NULL);
-	}
-	return false;
+	char directory[sizeof w->log], events[4096];
+	snprintf(directory, sizeof directory, "%s", w->log);
+	*strrchr(directory, '/') = '\0';
+	struct pollfd news = {inotify_init1(IN_CLOEXEC), POLLIN, 0};
+	/* The directory: the file may not be there yet. */
+	CHECK(news.fd >= 0 && inotify_add_watch(news.fd, directory, IN_MODIFY | IN_CREATE | IN_MOVED_TO) >= 0,
+	      "inotify: %s", strerror(errno));
+	bool there = file_says(w->log, words);
+	while (!there && poll(&news, 1, HANG_S * 1000) == 1 && read(news.fd, events, sizeof events) > 0)
+		there = file_says(w->log, words);
+	close(news.fd);
+	return there;
 }
 
 static void *map(const char *dir, const char *name, size_t size, int protection, int *keep)
