@@ -1,7 +1,8 @@
 """A program that keeps devices busy by one door of the driver: worker.py DOOR KERNEL_NS DEVICE... GRID.
 
 Says its pid as JSON, then obeys a line each: `go` launches without a pause on every device it was given, `pause` waits
-until all is done and answers `[]`, `one NS` launches a single kernel with the largest grid and waits for it, `threads`
+until all is done and answers `[]`, `launch COUNT` launches so often on every device and waits until all is done, `one
+NS` launches a single kernel with the largest grid and waits for it, `threads`
 answers with the names of its threads, `lie` makes the library believe that it takes no turns. Doors: plain, ex,
 cooperative, graph (of ten kernels), sync (each is waited for).
 """
@@ -108,6 +109,15 @@ def go(devices: list[Device]) -> None:
             device.launch()
 
 
+def launch(devices: list[Device], count: int) -> None:
+    for _ in range(count):
+        for device in devices:
+            device.enter()
+            device.launch()
+    for device in devices:
+        device.finish()
+
+
 def one(device: Device, ns: int) -> None:
     device.enter()
     kept, device.ns.value = device.ns.value, ns
@@ -146,6 +156,8 @@ def main() -> None:
             case ["pause"]:
                 for device in devices:
                     device.finish()
+            case ["launch", count]:
+                launch(devices, count)
             case ["one", ns]:
                 one(devices[0], ns)
             case ["lie"]:
