@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import errno
 import json
+import mmap
 import os
+import select
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from partage._abi import ffi, lib
 from tests.narration import Narration
 
 if TYPE_CHECKING:
@@ -24,12 +28,50 @@ PYTHON_ROOT = str(Path(__file__).parents[2] / "python")
 WAIT_S = 60
 
 
-def eventually(holds: Callable[[], bool]) -> None:
-    """Ask until it holds: for what others write into memory that tells nobody. The bound stands for "never"."""
-    until = time.monotonic() + WAIT_S
-    while not holds():
-        assert time.monotonic() < until, "did not happen"
-        time.sleep(0.005)  # only how often it is asked
+class FolderNews:
+    """Waits until something holds that comes with a change in a folder: what an arbiter writes there, lock and log."""
+
+    _KINDS = 0x2 | 0x80 | 0x100 | 0x200  # inotify.h: IN_MODIFY, IN_MOVED_TO, IN_CREATE, IN_DELETE
+
+    def __init__(self, folder: Path) -> None:
+        libc = ctypes.CDLL(None, use_errno=True)
+        self._fd = libc.inotify_init1(os.O_CLOEXEC)
+        assert self._fd >= 0
+        assert libc.inotify_add_watch(self._fd, os.fsencode(folder), self._KINDS) >= 0, os.strerror(ctypes.get_errno())
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        while not holds():
+            assert select.select([self._fd], [], [], WAIT_S)[0], "did not happen"
+            os.read(self._fd, 1 << 16)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+class TurnWord:
+    """Sleeps on the word by which an arbiter opens and closes a turn."""
+
+    def __init__(self, path: Path, index: int = 0) -> None:
+        with path.open("rb") as file:
+            self._map = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+        self._view = ffi.from_buffer("struct ptg_turns *", self._map)
+        self._word = ffi.addressof(self._view.turn[index], "word")
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        """Ask at each change of the turn until it holds."""
+        while True:
+            seen = self._word[0]
+            if holds():
+                return
+            assert lib.ptg_futex_wait(self._word, seen, WAIT_S * 1_000_000_000) != -errno.ETIMEDOUT, "did not happen"
+
+
+def until_ended(pid: int) -> None:
+    """Wait for the end of any process."""
+    with contextlib.suppress(ProcessLookupError):
+        pidfd = os.pidfd_open(pid)
+        assert select.select([pidfd], [], [], WAIT_S)[0], "it goes on"
+        os.close(pidfd)
 
 
 class Program:
@@ -103,6 +145,7 @@ class Machine:
         }
         self.environment.pop("PARTAGE_DIR", None)
         self.programs: list[Program] = []
+        self._news: FolderNews | None = None
 
     def partage(self, *arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "partage", *arguments]
@@ -123,7 +166,14 @@ class Machine:
         self.programs.append(started)
         return started.greet()
 
+    def until(self, holds: Callable[[], bool]) -> None:
+        """Wait until something holds of which the arbiter of this machine writes; programs must have been started."""
+        self._news = self._news or FolderNews(self.root)
+        self._news.until(holds)
+
     def close(self) -> None:
+        if self._news:
+            self._news.close()
         for program in self.programs:
             if program.pid and program.process.poll() is None:
                 with contextlib.suppress(ProcessLookupError):

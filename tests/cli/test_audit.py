@@ -9,7 +9,7 @@ from partage.run.audit import LOST_NS, SECOND_NS, WINDOW_NS, Books, Look
 from partage.run.handover import HandOver, user_root
 from partage.shm import read_turns
 
-from .conftest import eventually
+from .conftest import TurnWord
 from .test_k07_compute import MS, Worker
 
 S = SECOND_NS
@@ -81,15 +81,15 @@ def test_what_cannot_be_compared_is_not(change):
 
 def test_a_tenant_that_takes_no_turns_is_charged_and_its_neighbour_is_not(machine):
     """The liar replaces the library's view of its policy, so it launches without asking and claims nothing."""
-    liar = Worker(machine, "plain", MS, "--cores", "20%")
+    liar = Worker(machine, "plain", MS, "--cores", "20%", narrated=True)
     (first,) = machine.hand_overs()
     honest = Worker(machine, "plain", MS, "--cores", "20%")
     (second,) = set(machine.hand_overs()) - {first}
     root = user_root()
     liar.ask("lie")
-    honest.go()
-    liar.go()
+    honest.tell("go")
+    liar.tell("go")
     books = HandOver(root / first)
-    eventually(lambda: books.policy().devices[0].audit_ns > S)
-    eventually(lambda: read_turns(books.path / "turns").turns[0].charged_ns > S)
+    liar.program.until(lambda: books.policy().devices[0].audit_ns > S)
+    TurnWord(honest.hand_over.path / "turns").until(lambda: read_turns(books.path / "turns").turns[0].charged_ns > S)
     assert HandOver(root / second).policy().devices[0].audit_ns == 0

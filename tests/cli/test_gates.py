@@ -15,7 +15,7 @@ from partage.run import arbiter, gates
 from partage.run.handover import HandOver
 from partage.shm import Policy, PolicyDevice, read_turns
 
-from .conftest import eventually
+from .conftest import until_ended
 
 
 def share(uuid="GPU-a", *, cores=0, ceiling=1000) -> PolicyDevice:
@@ -78,11 +78,12 @@ def test_a_guarantee_gates_its_neighbours_while_it_lasts(machine):
     assert is_gated(free)
     assert is_gated(promised)
     pid = arbiter.serving(machine.root)
-    eventually(lambda: turns(free).arbiter == turns(promised).arbiter == pid)
+    machine.until(lambda: turns(free).arbiter == turns(promised).arbiter == pid)
     os.kill(promised.pid, signal.SIGKILL)
     promised.finish()
     assert not is_gated(free)
-    eventually(lambda: arbiter.serving(machine.root) is None)
+    until_ended(pid)
+    assert arbiter.serving(machine.root) is None
 
 
 def test_one_arbiter_serves_all_programs_of_a_user(machine):
@@ -128,8 +129,8 @@ def test_an_arbiter_that_dies_is_replaced(machine):
     for _ in range(3):
         before = arbiter.serving(machine.root)
         os.kill(before, signal.SIGKILL)
-        eventually(lambda before=before: arbiter.serving(machine.root) not in {None, 0, before})
-        eventually(lambda: turns(program).arbiter == arbiter.serving(machine.root))
+        machine.until(lambda before=before: arbiter.serving(machine.root) not in {None, 0, before})
+        machine.until(lambda: turns(program).arbiter == arbiter.serving(machine.root))
 
 
 def test_a_share_of_time_needs_the_arbiters_program(machine, tmp_path):
