@@ -15,7 +15,6 @@ from rich.console import Console
 
 from partage.cli.top import look, render
 
-
 WORKER = Path(__file__).with_name("worker.py")
 GIB = 1 << 30
 
