@@ -61,7 +61,7 @@ FAULTS = (
     Fault(
         "no guard",
         "turn.c",
-        "now - a->closed_at >= ARB_GUARD",
+        "now - a->closed_at >= arb_guard(arb, a)",
         "now - a->closed_at >= 100 * ARB_GUARD",
         "test_arb_liars",
         ("1",),
