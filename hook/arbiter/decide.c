@@ -131,8 +131,11 @@ static uint64_t holder_at(const struct arb_device_state *d, uint64_t now)
 		at = h->claim.busy ? now + arb_since(d->quantum, h->spent) : arb_most(h->began_at + d->quantum, now);
 	if (!d->waiting)
 		return at;
-	if (!h->used)
-		return arb_least(at, h->opened_at + (h->claim.wants ? ARB_GRACE : ARB_GAP_SHORT));
+	if (!h->used) { /* once it is lent, there is nothing more to wait for here */
+		const uint64_t lent_at = h->opened_at + (h->claim.wants ? ARB_GRACE : ARB_GAP_SHORT);
+
+		return lent_at > now ? arb_least(at, lent_at) : at;
+	}
 	return h->gap && h->gap < ARB_GAP_SHORT ? arb_least(at, now + ARB_GAP_CHECK) : at;
 }
 
