@@ -2,9 +2,9 @@
 
 The watcher itself is the one of `partage run` (partage.run.watcher); here its events are waited for together, so that a
 hundred containers cost one thread's sleep. The agent's loop adds and removes, and never waits for this thread: NVML may
-take milliseconds on a busy card, and kubelet's calls must not feel that. What can go wrong: a ledger that somebody else
-watches (a tenant can lock its own ledger: its container is closed, and tried again), or that its tenant spoilt (the
-watcher closes the container).
+take milliseconds on a busy card, and kubelet's calls must not feel that. One agent runs on
+a node, so a lock on a ledger's byte of the watcher is its tenant's, and keeps nobody off. What can go wrong: a ledger
+that its tenant spoilt (the watcher closes the container), a policy that cannot be opened for now (tried again).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class _Watched:
         with contextlib.ExitStack() as half_made:
             policy = PolicyFile.open(self.entry.policy_path)
             half_made.callback(policy.close)
-            self.watcher = Watcher(self.entry, policy, nvml)
+            self.watcher = Watcher(self.entry, policy, nvml, sole=True)
             self.policy = policy
             half_made.pop_all()
 
