@@ -63,7 +63,8 @@ uint32_t gate_peers(struct gate *g, int device, uint64_t now)
 
 bool gate_peers_wait(const struct gate_device *d, uint64_t now)
 {
-	return d->common && now - __atomic_load_n(&d->common->peer_ns, __ATOMIC_SEQ_CST) < RECENT_NS;
+	uint64_t said = d->common ? __atomic_load_n(&d->common->peer_ns, __ATOMIC_SEQ_CST) : 0;
+	return said > now ? said - now < RECENT_NS : now - said < RECENT_NS; /* it may have looked at the clock later */
 }
 
 static void ring(struct gate_device *d)
