@@ -7,9 +7,10 @@
  * Called by gate_turn.c, gate_flight.c and gate_helper.c with the gate's lock. There is no queue and no owner: who has work
  * in flight says so in its own line of the ledger (`busy_ns`), the common line says which of them is leaving
  * (`peer_leaves`, by when it began), who waits says when it last did (`peer_ns`), and sleeps on `peer_bell`.
- * What can go wrong: a process dies or is stopped in flight, or its kernel waits for one of a process that waits here.
- * Where nothing has ended for PATIENCE_NS, what is in flight now is not waited for any more. A scribbled ledger harms its
- * own container alone. */
+ * What can go wrong: a kernel waits for one of a process that waits here; so who has work in flight for several times as
+ * long as it should take leaves as well. A process dies or is stopped in flight: where nothing has ended for PATIENCE_NS,
+ * one of those that wait goes on, and waits for none of what is in flight then any more. A scribbled ledger harms its own
+ * container alone. */
 #include "gate_core.h"
 
 #define LITTLE_NS   1000000 /* so much is left of who leaves */
@@ -80,15 +81,25 @@ void gate_peers_ended(struct gate_device *d, uint64_t now)
 	d->leaving = false;
 }
 
-/* When what it has in flight will be over, as far as is known; 0: it is not. */
-static uint64_t over_at(struct gate *g, int device, uint64_t now)
+/* From when until when what it has in flight has little left, as far as is known; and from when on it stands: it may be
+ * waiting for work of another process. */
+struct end {
+	uint64_t little, last, stands;
+};
+
+static struct end end_of(struct gate *g, int device)
 {
 	const struct gate_device *d = &g->device[device];
-	uint64_t at = d->seen_ns + gate_in_flight(g, device);
+	uint64_t flight = gate_in_flight(g, device), over = d->seen_ns + flight;
+	struct end end = {over > LITTLE_NS ? over - LITTLE_NS : 0, over + LITTLE_NS, over + 3 * flight + 5 * LITTLE_NS};
+	bool known = !d->unknown_ns;
 	for (int work = 0; work < VGPU_WORKS; work++)
-		if (d->queued[work] && !d->mean_ns[work])
-			return 0;
-	return d->unknown_ns || d->stuck || at + LITTLE_NS < now ? 0 : at;
+		known = known && (!d->queued[work] || d->mean_ns[work]);
+	if (!known) /* of what was never seen to end, nobody knows how long it should take */
+		return (struct end){UINT64_MAX, UINT64_MAX, UINT64_MAX};
+	if (d->stuck)
+		end.little = end.last = end.stands;
+	return end;
 }
 
 void gate_peers_leave(struct gate *g, int device, uint64_t now)
@@ -96,10 +107,9 @@ void gate_peers_leave(struct gate *g, int device, uint64_t now)
 	struct gate_device *d = &g->device[device];
 	if (!d->busy_ns || d->leaving || d->inside || !gate_peers_wait(d, now))
 		return;
-	uint64_t over = over_at(g, device, now);
-	if (over == 0 || over > now + LITTLE_NS)
-		return;
-	if ((d->part_ns < gate_bound(g, device) && now - d->launched_ns < QUIET_NS) || look(g, device).leaving)
+	struct end end = end_of(g, device);
+	bool launches = d->part_ns < gate_bound(g, device) && now - d->launched_ns < QUIET_NS;
+	if (now < end.little || (now > end.last && now < end.stands) || launches || look(g, device).leaving)
 		return;
 	d->leaving = true;
 	__atomic_store_n(&d->common->peer_leaves, d->busy_ns, __ATOMIC_SEQ_CST);
@@ -111,9 +121,10 @@ uint64_t gate_peers_look_at(struct gate *g, int device, uint64_t now)
 	struct gate_device *d = &g->device[device];
 	if (!d->busy_ns || d->leaving || !gate_peers_wait(d, now))
 		return UINT64_MAX;
-	uint64_t over = over_at(g, device, now), little = over > LITTLE_NS ? over - LITTLE_NS : 0;
-	uint64_t at = d->launched_ns + QUIET_NS > little ? d->launched_ns + QUIET_NS : little;
-	return over == 0 ? UINT64_MAX : at > now + GATE_POLL_NS ? at : now + GATE_POLL_NS;
+	struct end end = end_of(g, device);
+	uint64_t at = now > end.last ? end.stands : end.little, quiet = d->launched_ns + QUIET_NS;
+	at = at > quiet ? at : quiet;
+	return at > now ? at : now + 5 * GATE_POLL_NS; /* another one is leaving still */
 }
 
 /* Nothing has ended since it began to wait, for long: what is in flight is stuck, or its process is. */
@@ -126,7 +137,10 @@ static bool in_vain(struct gate_device *d, struct gate_wait *wait, uint64_t now)
 	}
 	if (now - wait->peers_ns < PATIENCE_NS + 2 * gate_mean(d, wait->work))
 		return false;
-	wait->peers_ns = 0;
+	wait->peers_ns = 0; /* and of those that wait as long, one at a time goes on */
+	if (!__atomic_compare_exchange_n(&d->common->peer_bell, &bell, bell + 1, false, __ATOMIC_SEQ_CST,
+	                                 __ATOMIC_SEQ_CST))
+		return false;
 	d->past_ns = now;
 	return true;
 }

@@ -95,6 +95,18 @@ static void stopped(struct table *t, const struct player *p, int signal)
 	player_ask(&p[0], 's');
 }
 
+/* Work that does not end in time may be waiting for another process: the others need not wait for its end. */
+static void stands(struct table *t, const struct player *p)
+{
+	launches(p, 0, 1, 3000 * MS);
+	uint64_t since = flies(t, &p[0]);
+	launches(p, 1, 1, MS);
+	TABLE_UNTIL(LOOK(t->ledger->device[0].peer_leaves) == since);
+	TABLE_UNTIL(made(1) == 1);
+	player_ask(&p[0], 's');
+	player_ask(&p[1], 's');
+}
+
 static void long_unknown(const struct player *p)
 {
 	uint64_t engine = table_engine(0);
@@ -118,6 +130,7 @@ int main(void)
 	}
 	one_after_the_other(&t, p);
 	all_get_on(p);
+	stands(&t, p);
 	stopped(&t, p, SIGSTOP);
 	stopped(&t, p, SIGKILL);
 	player_end(&p[1], false);
