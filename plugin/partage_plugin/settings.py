@@ -111,7 +111,7 @@ class NvidiaSettings(Section, frozen=True, kw_only=True):
         SEATS
     )
     fail_requests_greater_than_one: Annotated[
-        bool, _key("Refuse containers that ask for shares of more than one card.", live=True)
+        bool, _key("Refuse containers that ask for shares of more than one card.")
     ] = False
     device_id_strategy: Annotated[
         Literal["uuid", "index"], _key("Under which name a card is looked for first in the node's own CDI specs.")
@@ -125,7 +125,7 @@ class NvidiaSettings(Section, frozen=True, kw_only=True):
     ] = ""
     leave_out: LeaveOutSettings = LeaveOutSettings()
     health: HealthSettings = HealthSettings()
-    numa_topology: Annotated[bool, _key("Tell kubelet the cards' NUMA nodes where that is certain.", live=True)] = True
+    numa_topology: Annotated[bool, _key("Tell kubelet the cards' NUMA nodes where that is certain.")] = True
     driver_root: Annotated[str, _key("Where the driver is installed on the host: `/`, or `/run/nvidia/driver`.")] = "/"
     driver_root_in_agent: Annotated[str, _key("Where the agent sees that directory; empty: at the same place.")] = ""
     dev_root: Annotated[str, _key("The directory above the host's `dev`; empty: `/`.")] = ""
