@@ -55,12 +55,17 @@ log = structlog.get_logger("partage.agent")
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What an administrator decides. `oversub`: permille of the allocatable memory that promises may add up to."""
+    """What an administrator decides. `oversub`: permille of the allocatable memory that promises may add up to.
+
+    `one_card`: containers that ask for shares of more than one card are refused.
+    """
 
     node: str
     oversub: int = 1000
     preload_by_variable: bool = False
     safe_mode: bool = False
+    tells_numa: bool = True
+    one_card: bool = False
 
 
 async def _nobody_to_tell() -> None:
@@ -102,6 +107,7 @@ class Agent:
             pods=pods,
             watch=watch,
             oversub=choices.oversub,
+            one_card=choices.one_card,
             context_of=context_of,
         )
         self._checkpoint = CheckpointFile(places.plugins, backend.resource)
@@ -170,6 +176,7 @@ class Agent:
             pods=self._pods,
             reports=self._reports,
             safe=safe if self._choices.safe_mode else None,
+            tells_numa=self._choices.tells_numa,
         )
         plugin = DevicePlugin(front)
         front.on_handed_over = self._seats_changed
@@ -189,14 +196,14 @@ class Agent:
     async def _find_cards(self) -> None:
         """Wait for the first discovery that finds a card: an agent without any has nothing to register."""
         while True:
-            reason = await self._discover()
+            reason = await self.discover()
             if self.cards.by_uuid:
                 return
             log.warning("no cards; not registered", reason=reason or "none found")
             await self._clock.sleep(NO_CARDS_AGAIN_S)
 
-    async def _discover(self) -> str:
-        """Look for cards; return why that cannot be, or nothing."""
+    async def discover(self) -> str:
+        """Look for cards now; return why that cannot be, or nothing."""
         try:
             self.cards.found(await self._backend.discover())
         except DeviceError as error:
@@ -206,7 +213,7 @@ class Agent:
     async def _rediscover(self) -> None:
         while True:
             await self._clock.sleep(DISCOVER_EVERY_S)
-            reason = await self._discover()
+            reason = await self.discover()
             if reason:
                 log.warning("cards cannot be looked for; what is known stays", reason=reason)
 

@@ -57,6 +57,7 @@ class SharesFront:
         pods: Pods,
         reports: Reports,
         safe: SafeMode | None = None,
+        tells_numa: bool = True,
     ) -> None:
         self._cards = cards
         self._store = store
@@ -69,6 +70,7 @@ class SharesFront:
         self._pods = pods
         self._reports = reports
         self._safe = safe
+        self._tells_numa = tells_numa
         self.on_handed_over: Callable[[], None] = lambda: None
 
     # ---- kubelet's calls -----------------------------------------------------------------------------------------
@@ -79,7 +81,8 @@ class SharesFront:
             taken = frozenset(seat for entry in self._checkpoint.read().entries for seat in entry.ids)
         except CheckpointError:
             taken = frozenset()
-        return seating.seats(self._cards.by_uuid.values(), self._desk.granted_on(), taken)
+        cards = self._cards.by_uuid.values()
+        return seating.seats(cards, self._desk.granted_on(), taken, tells_numa=self._tells_numa)
 
     def planned_cards(self, size: int) -> Sequence[str] | None:
         """Return the cards of the one container with `size` shares that can be meant now; None where not known."""

@@ -39,6 +39,7 @@ NOT_GRANTED: Final = "ContainerNotGranted"
 SEATS_DIFFER: Final = "SeatsDiffer"
 CARD_MISSING: Final = "CardMissing"
 CARD_FAILED: Final = "CardUnhealthy"
+TOO_MANY: Final = "TooManyShares"
 TOO_LARGE: Final = "ShareTooLarge"
 NOT_READY: Final = "DeviceNotReady"
 NOT_WRITTEN: Final = "HandOverNotWritten"
@@ -95,6 +96,7 @@ class Desk:
         pods: Pods,
         watch: Watch,
         oversub: int = 1000,
+        one_card: bool = False,
         context_of: Callable[[str], int | None] = lambda _: None,
     ) -> None:
         self._store = store
@@ -105,6 +107,7 @@ class Desk:
         self._pods = pods
         self._watch = watch
         self._oversub = oversub
+        self._one_card = one_card
         self._context_of = context_of
         self._gates = Gates()
         self._held: dict[str, Held] = {}
@@ -147,6 +150,9 @@ class Desk:
         if len(part.shares) != claim.seats:
             value, limit = f"{claim.seats} seats from kubelet", f"its grant has {len(part.shares)} shares"
             raise Refused(SEATS_DIFFER, (subject, value, limit, step))
+        if self._one_card and claim.seats > 1:
+            limit = "one share a container on this node (nvidia.failRequestsGreaterThanOne)"
+            raise Refused(TOO_MANY, (subject, f"asks for {claim.seats} shares", limit, "ask for one"))
         for share in part.shares:
             card = self._cards.by_uuid.get(share.uuid)
             if card is None or share.backend != self._backend.name:

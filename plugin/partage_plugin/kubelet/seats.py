@@ -37,10 +37,12 @@ def card_of(seat: str) -> str:
     return seat.partition(_SEPARATOR)[0]
 
 
-def seats(cards: Iterable[Card], granted_on: Mapping[str, int], taken: Collection[str]) -> tuple[Seat, ...]:
+def seats(
+    cards: Iterable[Card], granted_on: Mapping[str, int], taken: Collection[str], *, tells_numa: bool = True
+) -> tuple[Seat, ...]:
     """Return all seats of the cards. `granted_on`: card -> shares handed over; `taken`: ids that containers hold.
 
-    NUMA is promised only where it cannot be wrong: a seat does not say which card it will be.
+    NUMA is promised only where it cannot be wrong (a seat does not say which card it will be), and where it is wanted.
     """
     cards = list(cards)
     ids = {card.uuid: [seat_id(card.uuid, number) for number in range(card.seats)] for card in cards}
@@ -55,7 +57,7 @@ def seats(cards: Iterable[Card], granted_on: Mapping[str, int], taken: Collectio
         )
         withdrawn.update(own_first[:count])
     nodes = {card.numa for card in cards}
-    numa = nodes.pop() if len(nodes) == 1 else -1
+    numa = nodes.pop() if tells_numa and len(nodes) == 1 else -1
     return tuple(Seat(seat, seat not in withdrawn, numa) for own in ids.values() for seat in own)
 
 

@@ -1,0 +1,131 @@
+"""The pods of this node as the API server tells them: the `Pods` of ports.py over an informer of partage.kube.
+
+What can go wrong: the API server is away; what was known stays known, and `wait_for` and `find` find nothing new.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any, Final
+
+from lightkube.resources.core_v1 import Pod as KubePod
+
+from partage.kube import Informer, key_of
+from partage.model import KubeError, Role
+from partage_plugin.ports import Pod, PodChange, PodContainer
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from partage.kube import Change, Client
+
+FIND_S: Final = 5.0
+
+
+class ClusterPods:
+    """Pods by UID. `run` keeps them so."""
+
+    def __init__(self, client: Client, node: str) -> None:
+        self._client = client
+        self._node = node
+        self._informer: Informer[KubePod] = Informer(client, KubePod, fields={"spec.nodeName": node})
+        self._known: dict[str, tuple[str, Pod]] = {}  # by UID: version, pod
+        self._informer.subscribe(self._forget)
+
+    async def run(self) -> None:
+        """List and watch until cancelled."""
+        await self._informer.run()
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether the list is whole."""
+        return self._informer.is_synced
+
+    @property
+    def problem(self) -> str | None:
+        """Why the list may be old; None where it is not."""
+        return self._informer.problem
+
+    def get(self, uid: str) -> Pod | None:
+        """Return the pod with this UID, or None."""
+        found = self._informer.get(uid)
+        return None if found is None else self._pod(found)
+
+    def kube_pod(self, uid: str) -> KubePod | None:
+        """Return the pod with this UID as the API has it, or None."""
+        return self._informer.get(uid)
+
+    def all(self) -> list[Pod]:
+        """Return all pods of this node."""
+        return [self._pod(found) for found in self._informer]
+
+    async def wait_synced(self) -> None:
+        """Return once the list is whole."""
+        await self._informer.wait_synced()
+
+    async def wait_for(self, uid: str, seconds: float) -> Pod | None:
+        """Return the pod with this UID as soon as it is known; None where it is not within `seconds`, or deleted."""
+        try:
+            return self._pod(await self._informer.wait_for(uid, timeout=seconds))
+        except (TimeoutError, KubeError):
+            return None
+
+    async def find(self, namespace: str, name: str) -> Pod | None:
+        """Ask the API server now for the pod of this name; None where there is none here or it does not answer."""
+        try:
+            async with asyncio.timeout(FIND_S):
+                found = pod_of(await self._client.get(KubePod, name, namespace=namespace))
+        except (TimeoutError, KubeError):
+            return None
+        return found if found.node == self._node else None
+
+    async def changes(self) -> AsyncIterator[PodChange]:
+        """Yield every change from now on, what is there already first."""
+        queue: asyncio.Queue[PodChange] = asyncio.Queue()
+
+        def tell(change: Change[KubePod]) -> None:
+            queue.put_nowait(PodChange(self._pod(change.object), gone=change.kind == "deleted"))
+
+        end: Callable[[], None] = self._informer.subscribe(tell, replay=True)
+        with contextlib.ExitStack() as subscribed:
+            subscribed.callback(end)
+            while True:
+                yield await queue.get()
+
+    def _pod(self, found: KubePod) -> Pod:
+        key = key_of(found)
+        known = self._known.get(key.uid)
+        if known is None or known[0] != key.version:
+            known = self._known[key.uid] = (key.version, pod_of(found))
+        return known[1]
+
+    def _forget(self, change: Change[KubePod]) -> None:
+        if change.kind == "deleted":
+            self._known.pop(change.key.uid, None)
+
+
+def pod_of(found: KubePod) -> Pod:
+    """Return what the agent needs to know of a pod as the API has it."""
+    meta, spec, status = found.metadata, found.spec, found.status
+    key = key_of(found)
+    init = (spec.initContainers if spec else None) or []
+    apps = (spec.containers if spec else None) or []
+    roles = [(one, Role.SIDECAR if one.restartPolicy == "Always" else Role.INIT) for one in init]
+    roles += [(one, Role.APP) for one in apps]
+    return Pod(
+        uid=key.uid,
+        namespace=key.namespace,
+        name=key.name,
+        node=(spec.nodeName if spec else None) or "",
+        phase=(status.phase if status else None) or "Pending",
+        annotations=dict((meta.annotations if meta else None) or {}),
+        containers=tuple(PodContainer(one.name, role, _asks(one)) for one, role in roles),
+    )
+
+
+def _asks(container: Any) -> dict[str, int]:
+    """Return the extended resources of a container: whole numbers, under names with a domain."""
+    limits = (container.resources.limits if container.resources else None) or {}
+    counts = {name: str(value) for name, value in limits.items() if "/" in name}
+    return {name: int(value) for name, value in counts.items() if value.isascii() and value.isdigit() and int(value)}

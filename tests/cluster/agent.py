@@ -1,0 +1,197 @@
+"""The node agent as it runs in production, on the test cluster's node, with a simulated machine for its cards.
+
+`NodeAgent(cluster)` makes the machine (once; it lies on the node's disk and outlives a reboot), the agent's account and
+its kubeconfig; `start` runs it as a program of the node and returns once kubelet counts its seats. `grant` writes what
+the scheduler would; `bound` creates a pod, binds it with a grant and gives it back.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from partage.shm import read_policy
+from partage.sim import machine
+from partage.sim.state import read_state
+from tests.cluster.process import POLL
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tests.cluster.api import Json
+    from tests.cluster.cluster import Cluster
+    from tests.cluster.namespace import Namespace
+
+TOP: Final = Path(__file__).resolve().parents[2]
+BUILD: Final = Path(os.environ.get("PARTAGE_BUILD", TOP / "build"))
+RESOURCE: Final = "nvidia.com/gpu"
+MI: Final = 1 << 20
+GI: Final = 1 << 30
+PROFILE: Final = "8xH100"
+RULES: Final = (
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]},
+    {"apiGroups": [""], "resources": ["pods/status"], "verbs": ["patch"]},
+    {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch", "patch"]},
+    {"apiGroups": ["", "events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"]},
+)
+
+
+@dataclass
+class NodeAgent:
+    """The agent of a cluster's node."""
+
+    cluster: Cluster
+    profile: str = PROFILE
+    flags: Sequence[str] = ()
+    uuids: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        node = self.cluster.node
+        self.disk = node.directory / "agent"  # what a reboot keeps
+        self.root = node.volatile / "partage"
+        self.sim = self.disk / "sim"
+        self.sim.mkdir(parents=True, exist_ok=True)
+        self.sim.chmod(0o777)
+        self.environment = {
+            "PYTHONPATH": f"{TOP}/python:{TOP}/plugin",
+            "PARTAGE_SIM_DIR": str(self.sim),
+            "PARTAGE_SIM_LIBRARIES": str(BUILD / "sim"),
+            "PARTAGE_LIBRARY": str(BUILD / "lib/libvgpu.so"),
+        }
+        self.cluster.account("partage-agent", rules=RULES)
+        config = node.directory / "agent.kubeconfig"
+        self.kubeconfig = self.cluster.token_kubeconfig(config, self.cluster.token("partage-agent"))
+
+    @property
+    def machine(self) -> Path:
+        """The simulated machine's file."""
+        return self.sim / "machine"
+
+    def make_machine(self) -> None:
+        """Make the machine and what stands for its device nodes, unless they are there."""
+        if not self.machine.exists():
+            self.command("sim", "create", self.profile)
+        self.command("sim", "tree", str(self.disk / "tree"))
+        with machine.Machine(self.machine) as there:
+            self.uuids = [device.uuid for device in read_state(there).devices]
+
+    def command(self, *arguments: str) -> str:
+        """Run `partage` on the node's machine."""
+        done = subprocess.run(
+            [sys.executable, "-m", "partage", *arguments],
+            env={**os.environ, **self.environment},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, f"partage {' '.join(arguments)}: {done.stderr}{done.stdout}"
+        return done.stdout
+
+    def start(self, *, wait: bool = True) -> NodeAgent:
+        """Run the agent; return once kubelet counts its seats."""
+        if not self.uuids:
+            self.make_machine()
+        node = self.cluster.node
+        places = {
+            "root": self.root,
+            "cdi": node.cdi,
+            "kubelet": node.root,
+            "library": self.disk / "lib",
+            "locks": self.locks,
+        }
+        flags = [f"--places-{name}={path}" for name, path in places.items()]
+        flags += [f"--node={node.name}", f"--kubeconfig={self.kubeconfig}", "--driver=simulated", "--metrics-port=0"]
+        argv = [sys.executable, "-m", "partage_plugin.main", *flags, *self.flags]
+        self.process = node.run("agent", argv, self.environment)
+        if wait:
+            self.wait_seats(10 * len(self.uuids))
+        return self
+
+    @property
+    def locks(self) -> Path:
+        path = self.disk / "locks"
+        path.mkdir(exist_ok=True)
+        return path
+
+    def wait_seats(self, count: int, seconds: float = 30) -> None:
+        """Return once the node's allocatable shares are so many."""
+
+        def counted(node: Json) -> bool:
+            return bool(node["status"].get("allocatable", {}).get(RESOURCE) == str(count))
+
+        name = self.cluster.node.name
+        self.cluster.api.wait("nodes", name, counted, what=f"{count} of {RESOURCE}", seconds=seconds)
+
+    # ---- what a scheduler does ---------------------------------------------------------------------------------------
+
+    def grant(self, pod: Json, gen: int = 1, **containers: Any) -> str:
+        """Return a grant for a pod that exists; containers as `part` makes them."""
+        whole = {
+            "v": 1,
+            "uid": pod["metadata"]["uid"],
+            "node": self.cluster.node.name,
+            "term": 0,
+            "boundAt": time.time_ns() // 1000,
+            "gen": gen,
+            "containers": containers,
+        }
+        return json.dumps(whole, sort_keys=True, separators=(",", ":"))
+
+    def part(self, *shares: Json, kind: str | None = None) -> Json:
+        """Return a container's part of a grant."""
+        chosen = kind or ("fixed" if shares[0]["cores"] else "burst")
+        return {"class": chosen, "mode": "shim", "priority": 1, "shares": list(shares)}
+
+    def share(self, card: int, memory: int, cores: int = 0) -> Json:
+        """Return a share of a card, by index; memory in bytes, cores in permille (0: none asked)."""
+        return {
+            "backend": "nvidia",
+            "uuid": self.uuids[card],
+            "memory": memory,
+            "cores": cores,
+            "ceiling": cores or 1000,
+            "weight": cores or 100,
+        }
+
+    def bound(self, namespace: Namespace, made: Json, **containers: Json) -> Json:
+        """Create a pod and bind it with this grant; return it as created."""
+        created = namespace.create(made)
+        namespace.bind(created["metadata"]["name"], self.grant(created, **containers))
+        return created
+
+    # ---- what stands on the node -------------------------------------------------------------------------------------
+
+    def hand_overs(self) -> dict[str, Path]:
+        """Return the hand-overs there are, by name."""
+        return {path.name: path for path in self.root.iterdir() if path.is_dir() and len(path.name) == 32}
+
+    def handed_over(self, memory: int) -> Path:
+        """Return the open hand-over with this limit, in bytes; AssertionError unless there is just one."""
+        limits = {path: self.memory(path) for path in self.hand_overs().values()}
+        found = [path for path, limit in limits.items() if limit == memory]
+        assert len(found) == 1, f"{len(found)} hand-overs of {memory} bytes: {limits}"
+        return found[0]
+
+    @staticmethod
+    def memory(path: Path) -> int:
+        """Return the limit in a hand-over, in bytes; 0 where it is closed."""
+        policy = read_policy(path / "policy")
+        return policy.devices[0].memory if policy.is_open else 0
+
+    def until(self, condition: Any, what: str, seconds: float = 30) -> None:
+        """Return once `condition()` holds of something that nobody announces."""
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}\n{self.process.tail(60)}"
+            time.sleep(POLL)
+
+
+def limits(memory_mib: int, cores: int, count: int = 1) -> Mapping[str, str]:
+    """Return a container's limits as HAMi's users write them."""
+    return {RESOURCE: str(count), "nvidia.com/gpumem": str(memory_mib), "nvidia.com/gpucores": str(cores)}

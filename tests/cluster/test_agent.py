@@ -1,0 +1,244 @@
+"""Shares on a real kubelet, containerd and runc: every container is kept to its own, whatever happens around it."""
+
+from __future__ import annotations
+
+import re
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from partage.shm import read_ledger, read_policy
+from tests.cluster.agent import GI, MI, NodeAgent, limits
+from tests.cluster.images import BOX
+from tests.cluster.pods import container, pod
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.cluster.api import Json
+    from tests.cluster.cluster import Cluster
+    from tests.cluster.namespace import Namespace
+
+
+@pytest.fixture(scope="module")
+def agent(cluster: Cluster) -> Iterator[NodeAgent]:
+    made = NodeAgent(cluster).start()
+    yield made
+    made.process.kill(signal.SIGTERM)
+
+
+def greedy(name: str = "app", memory: int = 8 * GI, cores: int = 30, **more: object) -> Json:
+    """A container that takes memory until it is refused."""
+    return container(name, BOX, ["/greedy"], limits=limits(memory // MI, cores), **more)  # type: ignore[arg-type]
+
+
+def held(namespace: Namespace, name: str, app: str = "app") -> tuple[int, int]:
+    """Return how many MiB a greedy container got, and the code that refused it the next one."""
+    namespace.wait(name, lambda p: p["status"]["phase"] == "Running", what="Running")
+    lines = namespace.wait_log(name, "held ", app)
+    found = re.search(r"held (\d+) MiB, then (\d+)", lines)
+    assert found, lines
+    return int(found[1]), int(found[2])
+
+
+def enforced(pod: Json) -> tuple[str, str]:
+    """Return status and reason of the condition that says what holds a pod's limits."""
+    found = [c for c in pod["status"].get("conditions", []) if c["type"] == "partage.io/Enforced"]
+    return (found[0]["status"], found[0]["reason"]) if found else ("", "")
+
+
+def test_two_pods_on_one_card(agent: NodeAgent, namespace: Namespace) -> None:
+    """Pods of HAMi's form: each allocates to its own limit, and not a byte more."""
+    sizes = {"a": 8 * GI, "b": 3 * GI}
+    for name, memory in sizes.items():
+        agent.bound(namespace, pod(name, greedy(memory=memory)), app=agent.part(agent.share(0, memory, 300)))
+    for name, memory in sizes.items():
+        got, code = held(namespace, name)
+        assert code == 2, "refused by another error than out of memory"
+        used = read_ledger(agent.handed_over(memory) / "ledger").used(agent.uuids[0])
+        assert memory - 2 * MI < used <= memory, f"{used} bytes charged of {memory}"
+        assert 0 < got * MI < memory
+    namespace.wait("a", lambda p: enforced(p) == ("True", "shim"), what="Enforced by shim")
+
+
+# ---- whose container is it? ----------------------------------------------------------------------------------------
+
+ENDS = ["sh", "-c", "/greedy 1 > /tmp/out & p=$!; until grep held /tmp/out; do sleep 0.1; done; kill $p; cat /tmp/out"]
+
+
+def total(namespace: Namespace, name: str, app: str) -> int:
+    """Return how much memory the driver tells a container that its card has: its limit, in bytes."""
+    lines = namespace.wait_log(name, "held ", app)
+    found = re.search(r"free \d+ total (\d+)", namespace.logs(name, app) if "total" not in lines else lines)
+    assert found, lines
+    return int(found[1])
+
+
+def three(name: str, first: int) -> Json:
+    """A pod of init, sidecar and app containers, each with a limit of its own: `first` and the next two, in MiB."""
+
+    def one(kind: str, number: int, command: list[str], **more: object) -> Json:
+        return container(kind, BOX, command, limits=limits(first + number, 1), **more)  # type: ignore[arg-type]
+
+    init = [one("first", 0, ENDS), one("beside", 1, ["/greedy", "1"], sidecar=True)]
+    return pod(name, one("app", 2, ["/greedy", "1"]), init=init)
+
+
+def test_each_container_has_its_own_grant(agent: NodeAgent, namespace: Namespace) -> None:
+    """K11: init, sidecar and app containers of several pods at once, every limit unique, ids used again."""
+    pods = [(f"p{number}", 1000 + 10 * number) for number in range(4)]
+    for number, (name, first) in enumerate(pods):
+        parts = {
+            kind: agent.part(agent.share(number % 2, (first + at) * MI))
+            for at, kind in enumerate(("first", "beside", "app"))
+        }
+        agent.bound(namespace, three(name, first), **parts)
+    for name, first in pods:
+        namespace.wait(name, lambda p: p["status"]["phase"] == "Running", what="Running", seconds=120)
+        for at, kind in enumerate(("first", "beside", "app")):
+            assert total(namespace, name, kind) == (first + at) * MI, f"{name}/{kind} has another container's limit"
+
+
+def test_a_pod_under_the_same_name(agent: NodeAgent, namespace: Namespace) -> None:
+    """A StatefulSet's pod is created again under its name with another share: never the old limit."""
+    for memory in (700 * MI, 900 * MI, 800 * MI):
+        agent.bound(namespace, pod("web-0", greedy(memory=memory)), app=agent.part(agent.share(0, memory)))
+        namespace.wait("web-0", lambda p: p["status"]["phase"] == "Running", what="Running")
+        assert total(namespace, "web-0", "app") == memory
+        namespace.delete("web-0")
+
+
+def test_a_pod_without_a_grant_is_refused(agent: NodeAgent, namespace: Namespace) -> None:
+    """C074: it says on the pod what is missing and what to do; nothing of it runs."""
+    namespace.create(pod("bare", greedy(), scheduler="nobody"))
+    namespace.bind("bare")
+    event = namespace.wait_event("bare", "GrantMissing")
+    assert "partage-scheduler" in event["message"]
+    assert "deleted" not in event["message"]
+    said = ("False", "GrantMissing")
+    seen = namespace.wait("bare", lambda p: enforced(p) == said, what=f"Enforced {said}")
+    assert seen["status"]["phase"] == "Pending"
+
+
+def test_what_a_pod_leaves(agent: NodeAgent, namespace: Namespace) -> None:
+    agent.bound(namespace, pod("a", greedy(memory=GI)), app=agent.part(agent.share(0, GI)))
+    namespace.wait("a", lambda p: p["status"]["phase"] == "Running", what="Running")
+    mine = agent.handed_over(GI).name
+    spec = agent.cluster.node.cdi / f"partage.io-share-{mine}.json"
+    assert spec.exists()
+    namespace.delete("a")
+    agent.until(lambda: mine not in agent.hand_overs() and not spec.exists(), "the hand-over is removed")
+
+
+# ---- resize ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_resize_holds_in_the_running_pod(agent: NodeAgent, namespace: Namespace) -> None:
+    """8 -> 4 -> 12 GiB and 30 -> 60 %: in force at once, the same container goes on."""
+    created = agent.bound(
+        namespace, pod("a", container("app", BOX, limits=limits(8192, 30))), app=agent.part(agent.share(1, 8 * GI, 300))
+    )
+    running = namespace.wait("a", lambda p: p["status"]["phase"] == "Running", what="Running")
+    before = running["status"]["containerStatuses"][0]["containerID"]
+
+    def says() -> int:
+        done = namespace.exec("a", "sh", "-c", ENDS[2])
+        found = re.search(r"total (\d+)", done.stdout)
+        assert found, done
+        return int(found[1])
+
+    assert says() == 8 * GI
+    for gen, memory, cores in ((2, 4 * GI, 300), (3, 12 * GI, 600)):
+        text = agent.grant(created, gen=gen, app=agent.part(agent.share(1, memory, cores)))
+        namespace.api.patch("pods", "a", {"metadata": {"annotations": {"partage.io/grant": text}}}, namespace.name)
+        namespace.wait(
+            "a",
+            lambda p, gen=gen: any(
+                c["type"] == "partage.io/Resized" and c["message"] == f"generation {gen}"
+                for c in p["status"]["conditions"]
+            ),
+            what=f"resized to generation {gen}",
+        )
+        assert says() == memory
+        policy = read_policy(agent.handed_over(memory) / "policy")
+        assert (policy.generation, policy.devices[0].cores) == (gen, cores)
+    after = namespace.get("a")["status"]["containerStatuses"][0]
+    assert (after["containerID"], after["restartCount"]) == (before, 0)
+
+
+# ---- faults ----------------------------------------------------------------------------------------------------------
+
+
+def settled(namespace: Namespace) -> None:
+    """Return once kubelet starts containers: for a while after its runtime was away it admits no pod."""
+    namespace.run(pod("settled", container("app", BOX)))
+
+
+def test_killed_between_allocate_and_pre_start(agent: NodeAgent, namespace: Namespace) -> None:
+    """kill -9: the container does not start; it does, with its own limit, after the agent's return."""
+    settled(namespace)
+    there = set(agent.hand_overs())
+    containerd = agent.cluster.node.containerd.process
+    containerd.pause()
+    try:
+        agent.bound(namespace, pod("a", greedy(memory=GI)), app=agent.part(agent.share(2, GI)))
+        agent.until(lambda: set(agent.hand_overs()) - there, "minted")
+        agent.process.kill(signal.SIGKILL)
+    finally:
+        containerd.resume()
+    said = namespace.wait_event("a", "Failed", seconds=60)["message"]
+    assert "PreStartContainer" in said or "connection" in said.lower(), said
+    assert namespace.get("a")["status"]["phase"] == "Pending"
+    agent.start()
+    namespace.wait("a", lambda p: p["status"]["phase"] == "Running", what="Running", seconds=90)
+    assert total(namespace, "a", "app") == GI
+
+
+def test_containerd_stopped_between_allocate_and_create(agent: NodeAgent, namespace: Namespace) -> None:
+    settled(namespace)
+    there = set(agent.hand_overs())
+    containerd = agent.cluster.node.containerd.process
+    sizes = {"a": 600 * MI, "b": 500 * MI, "c": 400 * MI}
+    containerd.pause()
+    try:
+        for name, memory in sizes.items():
+            agent.bound(namespace, pod(name, greedy(memory=memory)), app=agent.part(agent.share(3, memory)))
+        agent.until(lambda: len(set(agent.hand_overs()) - there) == len(sizes), "all are minted")
+    finally:
+        containerd.resume()
+    for name, memory in sizes.items():
+        namespace.wait(name, lambda p: p["status"]["phase"] == "Running", what="Running", seconds=90)
+        assert total(namespace, name, "app") == memory
+
+
+def test_kubelet_restarts_and_programs_go_on(agent: NodeAgent, namespace: Namespace) -> None:
+    """What runs goes on unbroken and keeps its limit; a pod that comes after gets its own."""
+    agent.bound(namespace, pod("a", greedy(memory=GI)), app=agent.part(agent.share(4, GI)))
+    before = namespace.wait("a", lambda p: p["status"]["phase"] == "Running", what="Running")["status"]
+    assert held(namespace, "a")[1] == 2
+    agent.cluster.node.restart_kubelet()
+    agent.wait_seats(10 * len(agent.uuids))
+    agent.bound(namespace, pod("b", greedy(memory=2 * GI)), app=agent.part(agent.share(4, 2 * GI)))
+    namespace.wait("b", lambda p: p["status"]["phase"] == "Running", what="Running", seconds=90)
+    assert total(namespace, "b", "app") == 2 * GI
+    after = namespace.get("a")["status"]
+    assert after["phase"] == "Running"
+    names = ("containerID", "restartCount")
+    assert [after["containerStatuses"][0][n] for n in names] == [before["containerStatuses"][0][n] for n in names]
+
+
+def test_two_agents_at_once(agent: NodeAgent, namespace: Namespace) -> None:
+    """A rolling update: the new one waits, takes over when the old one ends, and what runs is not disturbed."""
+    agent.bound(namespace, pod("a", greedy(memory=GI)), app=agent.part(agent.share(5, GI)))
+    namespace.wait("a", lambda p: p["status"]["phase"] == "Running", what="Running")
+    old = agent.process
+    agent.start(wait=False)
+    agent.until(lambda: "another agent serves" in agent.process.tail(200), "the new one waits")
+    assert old.alive()
+    old.kill(signal.SIGTERM)
+    agent.until(lambda: '"event": "registered"' in agent.process.tail(12), "the new one has registered")
+    agent.bound(namespace, pod("b", greedy(memory=2 * GI)), app=agent.part(agent.share(5, 2 * GI)))
+    namespace.wait("b", lambda p: p["status"]["phase"] == "Running", what="Running", seconds=60)
+    assert total(namespace, "b", "app") == 2 * GI
+    assert namespace.get("a")["status"]["containerStatuses"][0]["restartCount"] == 0
