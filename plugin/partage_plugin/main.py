@@ -27,7 +27,6 @@ from partage.run import libraries
 from partage.run.simulated import context_of
 from partage_plugin.agent import Agent, Choices
 from partage_plugin.configure import load, reload
-from partage_plugin.kubelet.register import DIRECTORY
 from partage_plugin.kubepods import ClusterPods
 from partage_plugin.logs import configure_logs
 from partage_plugin.monitor.hub import Hub
@@ -169,7 +168,9 @@ class _World:
         except OSError as error:
             subject = f"port {metrics.port} of {metrics.address}"
             step = "set metrics.port to a free one, or 0 for none"
-            raise LaunchError(subject, error.strerror or error, "figures and health are asked for there", step) from error
+            raise LaunchError(
+                subject, error.strerror or error, "figures and health are asked for there", step
+            ) from error
 
     def _say(self) -> Say:
         nvidia = self._settings.nvidia
@@ -233,7 +234,7 @@ def _places(settings: Settings) -> Places:
     return Places(
         root=Path(places.root),
         cdi=Path(places.cdi),
-        plugins=Path(DIRECTORY),
+        plugins=Path(places.plugins),
         pod_resources=Path(places.kubelet) / "pod-resources/kubelet.sock",
         library=Path(places.library),
         locks=Path(places.locks),

@@ -42,8 +42,9 @@ class PlaceSettings(Section, frozen=True, kw_only=True):
     cdi: Annotated[str, _key("Where the container runtime reads device specs that programs write.")] = (
         names.CDI_DIRECTORY
     )
-    kubelet: Annotated[str, _key("Kubelet's directory: plugin sockets, its checkpoint, PodResources.")] = (
-        "/var/lib/kubelet"
+    kubelet: Annotated[str, _key("Kubelet's directory, in which its PodResources socket lies.")] = "/var/lib/kubelet"
+    plugins: Annotated[str, _key("Plugin sockets and kubelet's device checkpoint; kubelet has it there always.")] = (
+        "/var/lib/kubelet/device-plugins"
     )
     library: Annotated[str, _key("Where the library is installed, a directory for each version.")] = (
         names.HOST_LIBRARY_DIRECTORY
