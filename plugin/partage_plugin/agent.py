@@ -8,6 +8,7 @@ keeps its devices, running containers their limits, and the DaemonSet starts the
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 DISCOVER_EVERY_S: Final = 30.0
 NO_CARDS_AGAIN_S: Final = 5.0
 SWEEP_EVERY_S: Final = 60.0
+SWEEP_GATHER_S: Final = 0.2  # pods that end together are looked after together
 SWEEP_AGAIN_S: Final = 1.0  # while containers of ended pods are still on their way out
 SWEEP_AGAIN_LAST_S: Final = 30.0
 
@@ -125,6 +127,7 @@ class Agent:
             pods=pods,
         )
         self._sweep_wanted = asyncio.Event()
+        self._registered = asyncio.Event()
         self._plugin: DevicePlugin | None = None
         self.front: SharesFront | None = None
         self.registrar: Registrar | None = None
@@ -139,6 +142,12 @@ class Agent:
     def is_ready(self) -> bool:
         """Whether kubelet follows our seats, or this one is ready to take over."""
         return self.is_standby or (self.registrar is not None and self.registrar.is_registered)
+
+    async def registered(self, seconds: float) -> None:
+        """Return once kubelet has taken a registration, or after `seconds`."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._registered.wait()
 
     async def run(self) -> None:
         """Serve until cancelled; raises PartageError where that cannot be."""
@@ -188,6 +197,7 @@ class Agent:
             rebuild=front.rebuild,
             clock=self._clock,
             is_ours=lambda seat: card_of(seat) in self.cards.by_uuid,
+            on_registered=self._registered.set,
         )
         return self.registrar
 
@@ -258,6 +268,7 @@ class Agent:
         again = SWEEP_EVERY_S
         while True:
             await self._until_sweep(again)
+            await self._clock.sleep(SWEEP_GATHER_S)
             wanted, removed = self._sweep_wanted.is_set(), await self._sweeper.sweep()
             self._sweep_wanted.clear()
             if removed:

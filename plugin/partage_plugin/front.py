@@ -178,15 +178,12 @@ class SharesFront:
     async def rebuild(self) -> None:
         """Make whole what kubelet's checkpoint names, before it is told of us; adopt what runs."""
         try:
-            async with asyncio.timeout(SYNC_S):
-                await self._pods.wait_synced()
-        except TimeoutError:
-            log.warning("pods are not known yet; what kubelet names is rebuilt when its containers start")
-        try:
             checkpoint = self._checkpoint.read()
         except CheckpointError as error:
             log.info("nothing to rebuild from", error=str(error))
             checkpoint = Checkpoint((), frozenset())
+        if checkpoint.entries:
+            await self._known_pods()
         claims = list(self._claims(checkpoint))
         for claim in sorted(claims, key=lambda claim: self._order(claim.pod)):
             try:
@@ -195,6 +192,14 @@ class SharesFront:
                 log.warning("not rebuilt", hand_over=claim.name, pod=claim.pod.full_name, error=str(refusal))
                 self._desk.adopt(claim.name, pod_uid=claim.pod.uid, pod=claim.pod.full_name, container=claim.container)
         self._adopt_strays()
+
+    async def _known_pods(self) -> None:
+        """Wait for the list of pods, though not for ever: kubelet fails pods that want seats while we are not there."""
+        try:
+            async with asyncio.timeout(SYNC_S):
+                await self._pods.wait_synced()
+        except TimeoutError:
+            log.warning("pods are not known yet; what kubelet names is rebuilt when its containers start")
 
     def _claims(self, checkpoint: Checkpoint) -> Iterable[Claim]:
         """Return what is to be opened; all directories are made whole on the way."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import os
 import signal
 import sys
@@ -40,14 +41,15 @@ from partage_plugin.places import Places
 from partage_plugin.ports import MonotonicClock
 from partage_plugin.reports import KubeReports
 from partage_plugin.shown import card_figures, held_of, not_ready
-from partage_plugin.web import Answers, serve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from partage_plugin.settings import Settings
 
+PAGES_AFTER_S: Final = 2.0
 MANAGER: Final = "partage-agent"
+_M_ARENA_MAX: Final = -8  # of malloc.h
 
 log = structlog.get_logger("partage.agent")
 
@@ -55,6 +57,7 @@ log = structlog.get_logger("partage.agent")
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the agent; return its exit code."""
     configure_logs()
+    _keep_small()
     given = sys.argv[1:] if argv is None else argv
     try:
         settings = load(given, os.environ)
@@ -152,9 +155,13 @@ class _World:
             tasks.create_task(self._sampler.run(), name="figures")
             tasks.create_task(self._reload(hangup), name="settings")
             if self._settings.metrics.port:
+                await self.agent.registered(PAGES_AFTER_S)
                 tasks.create_task(self._serve(), name="pages")
 
     async def _serve(self) -> None:
+        # Imported when kubelet has its seats: the HTTP server takes as long to load as all the rest.
+        from partage_plugin.web import Answers, serve  # noqa: PLC0415
+
         metrics = self._settings.metrics
         answers = Answers(
             node=self._settings.node,
@@ -227,6 +234,12 @@ def _nvml(driver: Path | None) -> Nvml | None:
     except DeviceError as error:
         log.warning("watchers go without NVML", error=str(error))
         return None
+
+
+def _keep_small() -> None:
+    """Let all threads share two heaps: each of our many threads would get one of its own, and keep it."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 2)
 
 
 def _places(settings: Settings) -> Places:

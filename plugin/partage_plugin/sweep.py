@@ -9,6 +9,7 @@ list of pods is not whole or the checkpoint cannot be read. A name removed too e
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from partage_plugin.handover.cdi import CdiDirectory
     from partage_plugin.handover.desk import Desk
     from partage_plugin.handover.store import Store
-    from partage_plugin.kubelet.checkpoint import CheckpointFile
+    from partage_plugin.kubelet.checkpoint import CheckpointFile, Entry
     from partage_plugin.kubelet.minted import Minted
     from partage_plugin.ports import Pods
 
@@ -54,15 +55,23 @@ class Sweeper:
             entries = self._checkpoint.read().entries
         except CheckpointError:
             return frozenset()
-        there = self._store.names() | self._cdi.names() | frozenset(self._desk.held)
-        needed = {entry.name for entry in entries if entry.name is not None and self._may_start(entry.pod_uid)}
-        candidates = {name for name in there - needed if not self._is_young(name)}
-        left_over = candidates - self._in_use(candidates)
+        candidates = self._candidates(entries)
+        used = await asyncio.to_thread(self._in_use, candidates)
+        try:  # what was asked for meanwhile is needed
+            left_over = candidates & self._candidates(self._checkpoint.read().entries) - used
+        except CheckpointError:
+            return frozenset()
         for name in left_over:
             log.info("removed a hand-over that nobody has any more", hand_over=name)
             await self._desk.close(name)
             self._minted.forget(name)
         return frozenset(left_over)
+
+    def _candidates(self, entries: Iterable[Entry]) -> set[str]:
+        """Return what no pod needs that may still start a container, and nobody was just given."""
+        there = self._store.names() | self._cdi.names() | frozenset(self._desk.held)
+        needed = {entry.name for entry in entries if entry.name is not None and self._may_start(entry.pod_uid)}
+        return {name for name in there - needed if not self._is_young(name)}
 
     def _may_start(self, uid: str) -> bool:
         pod = self._pods.get(uid)

@@ -6,7 +6,7 @@ that its owner can act on; who wrote a grant is what the admission policy answer
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from partage.model import Grant, GrantError, Need, granted_need, names, parse_grant
@@ -25,8 +25,9 @@ INVALID: Final = "GrantInvalid"
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A grant's text and roles, and what they mean."""
+    """A grant's text and roles, and what they mean; `pod`: from which they were read last."""
 
+    pod: Pod
     text: str
     roles: tuple[tuple[str, Role], ...]
     result: Grant | Refused
@@ -49,7 +50,7 @@ class Grants:
 
     def give(self, pod: Pod, grant: Grant) -> None:
         """Let a pod that has no text have this grant: whole-card safe mode."""
-        self._known[pod.uid] = _Known("", pod.roles, grant, granted_need(grant, pod.roles))
+        self._known[pod.uid] = _Known(pod, "", pod.roles, grant, granted_need(grant, pod.roles))
 
     def promise(self, pod: Pod, *, held: bool) -> Promise | None:
         """Return what a pod's grant takes of each card; None where it has no usable one."""
@@ -65,10 +66,15 @@ class Grants:
             self._known.pop(uid, None)
 
     def _look(self, pod: Pod) -> _Known:
-        text = pod.annotations.get(names.GRANT, "")
         known = self._known.get(pod.uid)
+        if known is not None and known.pod is pod:
+            return known
+        text = pod.annotations.get(names.GRANT, "")
         if known is None or (known.text, known.roles) != (text, pod.roles):
-            known = self._known[pod.uid] = self._parse(pod, text)
+            known = self._parse(pod, text)
+        else:
+            known = replace(known, pod=pod)
+        self._known[pod.uid] = known
         return known
 
     def _parse(self, pod: Pod, text: str) -> _Known:
@@ -76,9 +82,9 @@ class Grants:
             value = f"no annotation {names.GRANT}"
             limit = f"pods with shares are placed by {names.SCHEDULER}, which writes it"
             step = f"set schedulerName: {names.SCHEDULER} and no nodeName, and create the pod again"
-            return _Known(text, pod.roles, Refused(MISSING, (f"pod {pod.full_name}", value, limit, step)), {})
+            return _Known(pod, text, pod.roles, Refused(MISSING, (f"pod {pod.full_name}", value, limit, step)), {})
         try:
             grant = parse_grant(text, uid=pod.uid, node=self._node, pod=pod.full_name)
         except GrantError as error:
-            return _Known(text, pod.roles, Refused(INVALID, error), {})
-        return _Known(text, pod.roles, grant, granted_need(grant, pod.roles))
+            return _Known(pod, text, pod.roles, Refused(INVALID, error), {})
+        return _Known(pod, text, pod.roles, grant, granted_need(grant, pod.roles))

@@ -53,6 +53,9 @@ class _File(msgspec.Struct, frozen=True):
     Checksum: int
 
 
+_DECODER: Final = msgspec.json.Decoder(_File)
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One container's devices of our resource; `name`: the hand-over that our answer named, None where none."""
@@ -88,6 +91,7 @@ class CheckpointFile:
         self.path = directory / CHECKPOINT_FILE
         self._resource = resource
         self._known: tuple[tuple[int, int, int], Checkpoint] | None = None
+        self._entries: dict[tuple[str, str], tuple[_Entry, Entry]] = {}  # most stay from one write to the next
 
     def read(self) -> Checkpoint:
         """Return what it says now; raises CheckpointError."""
@@ -106,17 +110,14 @@ class CheckpointFile:
 
     def _parse(self, text: bytes) -> Checkpoint:
         try:
-            data = msgspec.json.decode(text, type=_File).Data
-            entries = tuple(
-                Entry(
-                    pod_uid=entry.PodUID,
-                    container=entry.ContainerName,
-                    ids=frozenset(device for ids in entry.DeviceIDs.values() for device in ids or ()),
-                    name=_name_in(entry.AllocResp),
-                )
-                for entry in data.PodDeviceEntries or ()
-                if entry.ResourceName == self._resource
-            )
+            data = _DECODER.decode(text).Data
+            mine = [entry for entry in data.PodDeviceEntries or () if entry.ResourceName == self._resource]
+            known = {(e.PodUID, e.ContainerName): (e, self._entries.get((e.PodUID, e.ContainerName))) for e in mine}
+            self._entries = {
+                key: before if before is not None and before[0] == entry else (entry, _entry_of(entry))
+                for key, (entry, before) in known.items()
+            }
+            entries = tuple(entry for _, entry in self._entries.values())
         except (msgspec.DecodeError, UnicodeError, binascii.Error, DecodeError, ValueError) as error:
             limit = "the layout that Kubernetes 1.28 to 1.37 writes"
             step = "containers are identified by PodResources alone meanwhile; update Partage"
@@ -125,6 +126,11 @@ class CheckpointFile:
 
     def _defect(self, value: object, limit: str, step: str) -> CheckpointError:
         return CheckpointError(str(self.path), value, limit, step)
+
+
+def _entry_of(entry: _Entry) -> Entry:
+    ids = frozenset(device for ids in entry.DeviceIDs.values() for device in ids or ())
+    return Entry(entry.PodUID, entry.ContainerName, ids, _name_in(entry.AllocResp))
 
 
 def _name_in(response: str) -> str | None:
