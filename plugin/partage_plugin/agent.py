@@ -189,6 +189,7 @@ class Agent:
         )
         plugin = DevicePlugin(front)
         front.on_handed_over = self._seats_changed
+        front.clean_up = self._sweeper.sweep
         self.front, self._plugin = front, plugin
         self.registrar = Registrar(
             directory=self._places.plugins,

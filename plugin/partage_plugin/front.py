@@ -14,13 +14,14 @@ import structlog
 from partage.model import PartageError, names
 from partage_plugin.handover.desk import NOT_WRITTEN, Claim
 from partage_plugin.handover.store import HandOverError
+from partage_plugin.handover.sums import OVERPROMISED
 from partage_plugin.kubelet import seats as seating
 from partage_plugin.kubelet.checkpoint import Checkpoint, CheckpointError
 from partage_plugin.refusal import Refused
 from partage_plugin.safe import GENERATION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from partage_plugin.cards import Cards
     from partage_plugin.delivery import Delivery
@@ -38,6 +39,11 @@ RESIZED: Final = "ShareResized"
 SYNC_S: Final = 5.0  # without the API server kubelet still gets its seats: containers then wait, pods do not fail
 
 log = structlog.get_logger("partage.agent")
+
+
+async def _nothing() -> frozenset[str]:
+    """Clean up nothing."""
+    return frozenset()
 
 
 class SharesFront:
@@ -72,6 +78,7 @@ class SharesFront:
         self._safe = safe
         self._tells_numa = tells_numa
         self.on_handed_over: Callable[[], None] = lambda: None
+        self.clean_up: Callable[[], Awaitable[frozenset[str]]] = _nothing
 
     # ---- kubelet's calls -----------------------------------------------------------------------------------------
 
@@ -120,7 +127,7 @@ class SharesFront:
     async def _open(self, claim: Claim) -> Held:
         try:
             self._give_whole_cards(claim.pod)
-            held = await self._desk.hand_over(claim)
+            held = await self._hand_over(claim)
         except Refused as refusal:
             self._refused(claim.pod, refusal)
             raise
@@ -143,6 +150,15 @@ class SharesFront:
         )
         self.on_handed_over()
         return held
+
+    async def _hand_over(self, claim: Claim) -> Held:
+        """Open; where a card is full, once more after looking who has ended: a refusal costs kubelet's back-off."""
+        try:
+            return await self._desk.hand_over(claim)
+        except Refused as refusal:
+            if refusal.reason != OVERPROMISED or not await self.clean_up():
+                raise
+        return await self._desk.hand_over(claim)
 
     def _refused(self, pod: Pod, refusal: Refused) -> None:
         self._reports.event(pod, refusal.reason, str(refusal), warning=True)
