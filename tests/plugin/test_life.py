@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import socket
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
 
+from partage import locks
 from partage.devices.backend import HealthChange
 from partage.model import names
 from partage.shm import read_policy
@@ -20,7 +23,7 @@ from tests.plugin.test_handover import refused, run
 from tests.plugin.world import CARDS, GI, World, card, grant_text, part, pod_of, share
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
     from tests.plugin.kubelet import Entry
@@ -38,6 +41,17 @@ async def started(world: World, uid: str, **containers: Any) -> Entry:
     entry = await world.kubelet.allocate(uid, f"default/pod-{uid}", next(iter(containers)))
     await world.kubelet.pre_start(entry)
     return entry
+
+
+@asynccontextmanager
+async def process_in(ledger: Path) -> AsyncIterator[None]:
+    """A process with a slot, as seen from outside: a lock on the slot's byte."""
+    fd = os.open(ledger, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        assert locks.try_lock(fd, 0)
+        yield
+    finally:
+        os.close(fd)
 
 
 def policy(world: World, entry: Entry) -> Any:
@@ -158,13 +172,14 @@ def test_an_agents_restart_adopts_what_runs(tmp_path: Path) -> None:
         world = World(tmp_path)
         async with world.running():
             entry = await started(world, "u1", app=part(share(0, 50 * GI)))
-            before = (world.places.root / entry.name / "ledger").stat().st_ino
+            ledger = world.places.root / entry.name / "ledger"
+            before = ledger.stat().st_ino
         world.pods.pods.clear()
         await world.kubelet.start()
-        async with world.agent() as agent:
+        async with process_in(ledger), world.agent() as agent:
             await world.kubelet.registered()
             assert policy(world, entry).devices[0].memory == 50 * GI
-            assert (world.places.root / entry.name / "ledger").stat().st_ino == before
+            assert ledger.stat().st_ino == before
             assert world.watch.names == {entry.name}
             assert set(agent.desk.held) == {entry.name}
             await world.pods.put(pod_of("u2", app=part(share(0, 50 * GI))))
