@@ -10,6 +10,7 @@ that its tenant spoilt (the watcher closes the container), a policy that cannot 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import queue
 import selectors
@@ -30,9 +31,15 @@ if TYPE_CHECKING:
     from partage.run.handover import HandOver
 
 RETRY_S: Final = 1.0  # a ledger that cannot be watched
+TOGETHER_S: Final = 0.5
 _JOIN_S: Final = 10.0
 
 log = structlog.get_logger("partage.watcher")
+
+
+def together(due: float, wait: float) -> float:
+    """Return when to do what is due then: looks that have time are put off until others are due as well."""
+    return due if wait < TOGETHER_S else math.ceil(due / TOGETHER_S) * TOGETHER_S
 
 
 class _Watched:
@@ -148,7 +155,7 @@ class Hub:
         except PartageError as error:
             log.warning("a watcher cannot go on for now", hand_over=watched.entry.name, error=str(error))
         timeout = watcher.timeout()
-        watched.due = float("inf") if timeout is None else self._now() + timeout
+        watched.due = math.inf if timeout is None else together(self._now() + timeout, timeout)
 
     def _add(self, entry: HandOver) -> None:
         if entry.name not in self._watched:
