@@ -133,10 +133,12 @@ bench: build $(VENV)/.bench
 	$(BIN)/python bench/virtbench.py --calls $(BUILD)/reports/calls.json --resume $(BUILD)/reports/shares.jsonl \
 		--json $(BUILD)/reports/virtbench.json
 	$(BIN)/python bench/shares.py --plot $(BUILD)/reports/shares.png
+	$(BIN)/python bench/node.py --idle 600 --json $(BUILD)/reports/node.json
 
 bench-smoke: build $(VENV)/.test
 	$(BIN)/python bench/calls.py --smoke --check
 	$(BIN)/python bench/shares.py --smoke --check
+	$(BIN)/python bench/node.py --smoke --check
 
 # ---- documents ------------------------------------------------------------------------------------------------------------------
 docs: build $(VENV)/.demo

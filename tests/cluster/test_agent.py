@@ -242,3 +242,34 @@ def test_two_agents_at_once(agent: NodeAgent, namespace: Namespace) -> None:
     namespace.wait("b", lambda p: p["status"]["phase"] == "Running", what="Running", seconds=60)
     assert total(namespace, "b", "app") == 2 * GI
     assert namespace.get("a")["status"]["containerStatuses"][0]["restartCount"] == 0
+
+
+def test_reboot(agent: NodeAgent, namespace: Namespace) -> None:
+    """All processes gone, /run wiped, the disk kept: what kubelet keeps has its share, what it refuses is cleaned up."""
+    names = {"a": GI, "b": 2 * GI}
+    for name, memory in names.items():
+        agent.bound(namespace, pod(name, greedy(memory=memory)), app=agent.part(agent.share(6, memory)))
+        namespace.wait(name, lambda p: p["status"]["phase"] == "Running", what="Running")
+    before = set(agent.hand_overs())
+    node = agent.cluster.node
+    node.power_off()
+    agent.start(wait=False)
+    node.power_on()
+    agent.wait_seats(10 * len(agent.uuids))
+    kept = 0
+    for name, memory in names.items():
+
+        def settled(p: Json) -> bool:
+            states = p["status"].get("containerStatuses", [{}])
+            again = states[0].get("restartCount", 0) > 0 and p["status"]["phase"] == "Running"
+            return p["status"]["phase"] == "Failed" or again
+
+        seen = namespace.wait(name, settled, what="running again, or refused", seconds=120)
+        if seen["status"]["phase"] == "Failed":
+            assert seen["status"]["reason"] == "UnexpectedAdmissionError", seen["status"]
+            continue
+        kept += 1
+        assert total(namespace, name, "app") == memory
+        assert read_policy(agent.handed_over(memory) / "policy").is_open
+    print(f"after the reboot kubelet kept {kept} of {len(names)} pods")
+    agent.until(lambda: len(before & set(agent.hand_overs())) == kept, "what was refused is cleaned up")
