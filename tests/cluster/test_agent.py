@@ -245,7 +245,7 @@ def test_two_agents_at_once(agent: NodeAgent, namespace: Namespace) -> None:
 
 
 def test_reboot(agent: NodeAgent, namespace: Namespace) -> None:
-    """All processes gone, /run wiped, the disk kept: what kubelet keeps has its share, what it refuses is cleaned up."""
+    """Processes gone, /run wiped, the disk kept: what kubelet keeps has its share, what it refuses is cleaned up."""
     names = {"a": GI, "b": 2 * GI}
     for name, memory in names.items():
         agent.bound(namespace, pod(name, greedy(memory=memory)), app=agent.part(agent.share(6, memory)))
