@@ -120,18 +120,32 @@ static CUresult add_device(struct sim_multicast *team, int device)
 	return CUDA_SUCCESS;
 }
 
-CUresult sim_cuMulticastAddDevice(CUmemGenericAllocationHandle handle, CUdevice ordinal)
+/* The object and the device that a call names; CUDA_SUCCESS: the memory mutex is held. */
+static CUresult enter(CUmemGenericAllocationHandle handle, CUdevice ordinal, struct sim_allocation **object,
+                      int *device)
 {
-	int device;
-
 	if (!sim_initialized())
 		return CUDA_ERROR_NOT_INITIALIZED;
-	CUresult result = sim_device_of(ordinal, &device);
+	CUresult result = sim_device_of(ordinal, device);
 	if (result != CUDA_SUCCESS)
 		return result;
 	pthread_mutex_lock(&sim_memory_mutex);
-	struct sim_allocation *object = object_from(handle);
-	result = object ? add_device(object->team, device) : CUDA_ERROR_INVALID_VALUE;
+	*object = object_from(handle);
+	if (*object)
+		return CUDA_SUCCESS;
+	pthread_mutex_unlock(&sim_memory_mutex);
+	return CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult sim_cuMulticastAddDevice(CUmemGenericAllocationHandle handle, CUdevice ordinal)
+{
+	int device;
+	struct sim_allocation *object;
+	CUresult result = enter(handle, ordinal, &object, &device);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = add_device(object->team, device);
 	pthread_mutex_unlock(&sim_memory_mutex);
 	return result;
 }
@@ -348,15 +362,12 @@ static CUresult unbind(struct sim_multicast *team, int device, uint64_t offset, 
 CUresult sim_cuMulticastUnbind(CUmemGenericAllocationHandle handle, CUdevice ordinal, size_t offset, size_t size)
 {
 	int device;
+	struct sim_allocation *object;
+	CUresult result = enter(handle, ordinal, &object, &device);
 
-	if (!sim_initialized())
-		return CUDA_ERROR_NOT_INITIALIZED;
-	CUresult result = sim_device_of(ordinal, &device);
 	if (result != CUDA_SUCCESS)
 		return result;
-	pthread_mutex_lock(&sim_memory_mutex);
-	struct sim_allocation *object = object_from(handle);
-	result = object ? unbind(object->team, device, offset, size) : CUDA_ERROR_INVALID_VALUE;
+	result = unbind(object->team, device, offset, size);
 	pthread_mutex_unlock(&sim_memory_mutex);
 	return result;
 }

@@ -38,23 +38,32 @@ static void check_neighbours(const struct sim *sim, const char *what, double los
 	      second);
 }
 
+/* Let it run for so long, and look what the neighbours got in that time. */
+static void watch_neighbours(struct sim *sim, uint64_t ns, const char *when, double points)
+{
+	sim_forget(sim);
+	sim_run(sim, sim->now + ns);
+	check_neighbours(sim, when, points);
+}
+
+static void until_it_works(struct sim *sim)
+{
+	while (!sim->tenant[2].lane[0].busy)
+		sim_run(sim, sim->now + MS);
+}
+
 static void never_drained(void)
 {
 	const struct program p = lying(NEVER_DRAINED);
 	struct sim *sim = machine(&p, 1);
 
-	while (!sim->tenant[2].lane[0].busy)
-		sim_run(sim, sim->now + MS);
-	sim_forget(sim);
-	sim_run(sim, sim->now + 2 * SECOND);
-	check_neighbours(sim, "never drained, the next 2 s", 5);
+	until_it_works(sim);
+	watch_neighbours(sim, 2 * SECOND, "never drained, the next 2 s", 5);
 	CHECK(sim->undrained == 1, "it is reported once, not %lu times", (unsigned long)sim->undrained);
 	CHECK(sim_share_of(sim, 2, 0) < 2, "it got %.2f %% without being drained", sim_share_of(sim, 2, 0));
 	sim->tenant[2].program.lie = HONEST; /* it says so at last, and pays its debt */
 	sim_run(sim, sim->now + 4 * SECOND);
-	sim_forget(sim);
-	sim_run(sim, sim->now + 5 * SECOND);
-	check_neighbours(sim, "drained at last", 3);
+	watch_neighbours(sim, 5 * SECOND, "drained at last", 3);
 	CHECK(sim_share_of(sim, 2, 0) > 27, "once drained it gets its share again: %.2f", sim_share_of(sim, 2, 0));
 	sim_free(sim);
 }
@@ -137,16 +146,11 @@ static void stopped(void)
 	struct sim *sim = machine(&p, 4);
 
 	sim_run(sim, sim->now + 3 * SECOND);
-	while (!sim->tenant[2].lane[0].busy)
-		sim_run(sim, sim->now + MS);
+	until_it_works(sim);
 	sim->tenant[2].stopped_until = sim->now + 2 * SECOND;
-	sim_forget(sim);
-	sim_run(sim, sim->now + 2 * SECOND);
-	check_neighbours(sim, "stopped in its turn, the next 2 s", 5);
+	watch_neighbours(sim, 2 * SECOND, "stopped in its turn, the next 2 s", 5);
 	sim_run(sim, sim->now + 3 * SECOND);
-	sim_forget(sim);
-	sim_run(sim, sim->now + 5 * SECOND);
-	check_neighbours(sim, "goes on", 3);
+	watch_neighbours(sim, 5 * SECOND, "goes on", 3);
 	CHECK(sim_share_of(sim, 2, 0) > 27, "who goes on has its share again: %.2f", sim_share_of(sim, 2, 0));
 	sim_free(sim);
 }

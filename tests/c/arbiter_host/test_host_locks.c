@@ -29,16 +29,31 @@ static bool has_none(const struct ptg_host_stats *s)
 	return s->devices == 0 && s->foreign == 0;
 }
 
-/* Two users: two roots, one lock directory. */
+/* Two users: two roots, one lock directory. The first has the device; the second waits for it. */
+struct users {
+	struct world first, second;
+	struct hand a, b;
+	struct ptg_host *one, *two;
+};
+
+static struct users two_users(const char *first, const char *second, const char *card_of_second)
+{
+	struct users u = {.first = world_make(first), .second = world_make(second)};
+	memcpy(u.second.locks, u.first.locks, sizeof u.second.locks);
+	u.a = hand_make(&u.first, "a", GATED30, NULL);
+	u.b = hand_make(&u.second, "b", GATED30, card_of_second);
+	u.one = world_host(&u.first, PTG_HOST_FOREVER, 0);
+	await_stat(u.one, has_one, "the first has the device");
+	u.two = world_host(&u.second, PTG_HOST_FOREVER, 0);
+	await_stat(u.two, waits_for_one, "the second waits for it");
+	return u;
+}
+
 static void test_two_arbiters(void)
 {
-	struct world first = world_make("first"), second = world_make("second");
-	memcpy(second.locks, first.locks, sizeof second.locks);
-	struct hand a = hand_make(&first, "a", GATED30, NULL), b = hand_make(&second, "b", GATED30, CARD2);
-	struct ptg_host *one = world_host(&first, PTG_HOST_FOREVER, 0);
-	await_stat(one, has_one, "the first has the device");
-	struct ptg_host *two = world_host(&second, PTG_HOST_FOREVER, 0);
-	await_stat(two, waits_for_one, "the second waits for it");
+	struct users u = two_users("first", "second", CARD2);
+	struct hand a = u.a, b = u.b;
+	struct ptg_host *one = u.one, *two = u.two;
 	await_stat(two, has_one, "the second has the other device");
 	take_slot(&a, 0);
 	take_slot(&b, 0);
@@ -50,32 +65,26 @@ static void test_two_arbiters(void)
 	char who[512];
 	snprintf(who, sizeof who, "device " CARD ": arbitrated by pid %d uid %u start ", (int)getpid(),
 	         (unsigned)geteuid());
-	CHECK(log_waits(&second, who) && log_waits(&second, first.root), "the owner is not named");
+	CHECK(log_waits(&u.second, who) && log_waits(&u.second, u.first.root), "the owner is not named");
 	want(&b, 0, 0);
 	ptg_host_close(one);
 	await_open(&b, 0);
 	await_stat(two, has_two, "the second has both");
-	CHECK(log_waits(&second, "free now"), "no word about it");
+	CHECK(log_waits(&u.second, "free now"), "no word about it");
 	ptg_host_close(two);
 }
 
 /* Nobody is gated on a device any more: others may arbitrate it. */
 static void test_let_go(void)
 {
-	struct world first = world_make("let"), second = world_make("go");
-	memcpy(second.locks, first.locks, sizeof second.locks);
-	struct hand a = hand_make(&first, "a", GATED30, NULL), b = hand_make(&second, "b", GATED30, NULL);
-	struct ptg_host *one = world_host(&first, PTG_HOST_FOREVER, 0);
-	await_stat(one, has_one, "the first has the device");
-	struct ptg_host *two = world_host(&second, PTG_HOST_FOREVER, 0);
-	await_stat(two, waits_for_one, "the second waits");
-	hand_share(&a, FREE);
-	await_stat(one, has_none, "the first lets go");
-	await_stat(two, has_one, "the second has it");
-	take_slot(&b, 0);
-	take_turn(&b, 0, 0);
-	ptg_host_close(one);
-	ptg_host_close(two);
+	struct users u = two_users("let", "go", NULL);
+	hand_share(&u.a, FREE);
+	await_stat(u.one, has_none, "the first lets go");
+	await_stat(u.two, has_one, "the second has it");
+	take_slot(&u.b, 0);
+	take_turn(&u.b, 0, 0);
+	ptg_host_close(u.one);
+	ptg_host_close(u.two);
 }
 
 static void test_one_host_a_root(void)
