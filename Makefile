@@ -129,6 +129,7 @@ soak: build $(VENV)/.clients
 bench: build $(VENV)/.bench
 	@mkdir -p $(BUILD)/reports
 	$(BIN)/python bench/calls.py --json $(BUILD)/reports/calls.json
+	$(BIN)/python bench/scrape.py --json $(BUILD)/reports/scrape.json
 	$(BIN)/python bench/shares.py --resume $(BUILD)/reports/shares.jsonl
 	$(BIN)/python bench/virtbench.py --calls $(BUILD)/reports/calls.json --resume $(BUILD)/reports/shares.jsonl \
 		--json $(BUILD)/reports/virtbench.json
@@ -137,6 +138,7 @@ bench: build $(VENV)/.bench
 
 bench-smoke: build $(VENV)/.test
 	$(BIN)/python bench/calls.py --smoke --check
+	$(BIN)/python bench/scrape.py --smoke --check
 	$(BIN)/python bench/shares.py --smoke --check
 	$(BIN)/python bench/node.py --smoke --check
 

@@ -47,7 +47,7 @@ class ShareRow:
 
     Memory in bytes; cores, ceiling and `compute_got` in permille of the device; sums in ns. `compute_got` and `waited`
     (ns of waiting a second, all processes together) are of the interval since the look before; `got_by` says where
-    the former is from (turns, flight, nvml).
+    the former is from (turns, flight, nvml). `owner`: namespace, pod and container where somebody knows them.
     """
 
     name: str
@@ -74,6 +74,12 @@ class ShareRow:
     degraded: bool = False
     got_by: str = ""
     trend: tuple[int | None, ...] = ()
+    owner: str = ""
+
+    @property
+    def title(self) -> str:
+        """How people know it: whose it is, else the hand-over's name."""
+        return self.owner or self.name
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from partage.cli.look import WHOLE, ProcessRow, ShareRow, View, look
+from partage.cli.owners import AGENT, with_owners
 from partage.model import SHORT_UUID, format_memory
 
 WIDE = 120
@@ -32,7 +33,7 @@ _BARS: Final = "▁▂▃▄▅▆▇█"
 def render(view: View, width: int) -> Group:
     """Return the tables of one look for a terminal of `width` columns; UUIDs are cut short where it is narrow."""
     parts: list[Table | Text] = [_device_table(view, wide=width >= WIDE), _share_table(view, wide=width >= WIDE)]
-    of_shares = (f"{row.name}: {row.note}" for row in view.shares if row.note)  # one note for all its devices
+    of_shares = (f"{row.title}: {row.note}" for row in view.shares if row.note)  # one note for all its devices
     parts += [Text(note, style="yellow") for note in dict.fromkeys((*view.notes, *of_shares))]
     return Group(*parts)
 
@@ -97,7 +98,7 @@ def _share_table(view: View, *, wide: bool) -> Table:
         refused = str(sum(process.refused for process in row.processes))
         device = index_of.get(row.uuid, row.uuid[:SHORT_UUID])
         cells = (used, format_memory(row.limit), percent(row.compute_got), asked, _waited(row), refused)
-        add(row.name, device, *cells, f"{row.share_class} P{row.priority}", _enforced(row), trend(row.trend))
+        add(row.title, device, *cells, f"{row.share_class} P{row.priority}", _enforced(row), trend(row.trend))
         for process in row.processes:
             add(*_process_cells(process))
     if not view.shares:
@@ -128,25 +129,31 @@ def look_twice() -> View:
 @click.command(short_help="Show who uses what, live.")
 @click.option("--once", "-1", is_flag=True, help="One look, then end.")
 @click.option("--json", "as_json", is_flag=True, help="One look as JSON.")
+@click.option("--node", is_flag=True, help="Name shares by pod and container, as the node's agent knows them.")
+@click.option("--agent", metavar="URL", default=AGENT, show_default=True, help="Where it answers, for --node.")
 @click.option("--interval", "-n", type=click.FloatRange(0.1), default=1.0, show_default=True, help="Seconds.")
-def top(*, once: bool, as_json: bool, interval: float) -> None:
+def top(*, once: bool, as_json: bool, node: bool, agent: str, interval: float) -> None:
     """Show devices and shares: memory used and limit, compute got, asked and waited for, what enforces them.
 
     GOT is the part of the device's time since the look before, WAITED the time that processes stood at the gate.
     Live on a terminal (end with Ctrl-C); one look where the output is a file or pipe. NO_COLOR is honoured.
     """
+
+    def told(view: View) -> View:
+        return with_owners(view, agent) if node else view
+
     if as_json:
-        click.echo(to_json(look_twice()))
+        click.echo(to_json(told(look_twice())))
         return
     # A pipe gets whole lines whatever their length; a terminal has its own width.
     terminal = sys.stdout.isatty()
     console = Console(width=None if terminal else 200, no_color="NO_COLOR" in os.environ or None)
     if once or not terminal:
-        console.print(render(look_twice(), console.width))
+        console.print(render(told(look_twice()), console.width))
         return
     view = look()
-    with Live(render(view, console.width), console=console, auto_refresh=False, screen=True) as live:
+    with Live(render(told(view), console.width), console=console, auto_refresh=False, screen=True) as live:
         while True:
             time.sleep(interval)
             view = look(view)
-            live.update(render(view, console.width), refresh=True)
+            live.update(render(told(view), console.width), refresh=True)

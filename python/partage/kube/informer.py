@@ -185,7 +185,7 @@ class Informer(Generic[T]):
             self._resource, namespace=self._namespace, fields=self._fields, labels=self._labels
         )
         self._heard()
-        self._tell(self._store.replace(listing.items))
+        self._tell(self._store.replace(map(_slim, listing.items)))
         if not self._synced.is_set():
             self._log.info("listed", objects=len(self._store))
         self._synced.set()
@@ -209,7 +209,7 @@ class Informer(Generic[T]):
                     version = event.version or version
                     if event.object is not None:
                         take = self._store.remove if event.kind == "deleted" else self._store.put
-                        self._tell(take(event.object))
+                        self._tell(take(_slim(event.object)))
         except KubeError as error:
             raise _Broken(version, error) from error
         return version
@@ -273,3 +273,10 @@ class _Broken(Exception):  # noqa: N818 -- never seen outside
 
 async def _result(found: asyncio.Future[T]) -> T:
     return await found
+
+
+def _slim(item: T) -> T:
+    """Drop what nobody here reads and is half of an object: who wrote which field."""
+    if item.metadata is not None:
+        item.metadata.managedFields = None
+    return item
