@@ -128,7 +128,7 @@ def test_the_agents_role_is_exactly_this() -> None:
     assert granted == {
         *(("", "pods", verb) for verb in ("get", "list", "watch")),
         ("", "pods/status", "patch"),
-        *(("", "nodes", verb) for verb in ("get", "list", "watch", "patch")),
+        *(("", "nodes", verb) for verb in ("get", "patch")),
         *(("events.k8s.io", "events", verb) for verb in ("create", "patch")),
     }
     (subject,) = one("ClusterRoleBinding")["subjects"]
