@@ -138,7 +138,8 @@ struct gate_wait {
 	uint64_t peers_ns; /* nothing of another process has ended since; 0: it did not have to wait for one */
 	uint32_t peer_bell; /* as it was then */
 	bool peers; /* it waits for other processes of the container now */
-	bool behind; /* has had its part: first those that wait already */
+	bool behind; /* has had its part, or had its last one later: first those that wait already */
+	bool let_pass; /* it has done so in this turn */
 	bool free; /* not under the gate any more */
 };
 /* False: gate_wait(), then again. */

@@ -24,6 +24,7 @@
 struct peers {
 	uint32_t busy; /* with work in flight, besides this one */
 	uint32_t before; /* of them began before this one, and may launch */
+	uint32_t longer; /* wait for the turn, and their last period ended before this one's */
 	bool leaving; /* one of them leaves */
 };
 
@@ -38,7 +39,11 @@ static struct peers look(const struct gate *g, int device)
 	uint64_t leaves = __atomic_load_n(&d->common->peer_leaves, __ATOMIC_SEQ_CST);
 	uint64_t own = d->busy_ns ? d->busy_ns : UINT64_MAX;
 	for (uint32_t i = 0; i < vgpu_slot_high(s->ledger.map); i++) {
-		uint64_t busy = __atomic_load_n(&s->ledger.map->turn[device][i].busy_ns, __ATOMIC_SEQ_CST);
+		const struct ptg_slot_turn *line = &s->ledger.map->turn[device][i];
+		uint64_t busy = __atomic_load_n(&line->busy_ns, __ATOMIC_SEQ_CST);
+		if (i != s->slot && busy == 0)
+			peers.longer += __atomic_load_n(&line->want, __ATOMIC_RELAXED) &&
+			                __atomic_load_n(&line->idle_ns, __ATOMIC_RELAXED) < d->line->idle_ns;
 		if (i == s->slot || busy <= d->past_ns)
 			continue;
 		peers.busy++;
@@ -148,7 +153,13 @@ static bool in_vain(struct gate_device *d, struct gate_wait *wait, uint64_t now)
 bool gate_peers_full(struct gate *g, int device, struct gate_wait *wait, uint64_t now)
 {
 	struct gate_device *d = &g->device[device];
-	if (!d->common || (!wait->behind && look(g, device).before == 0) || in_vain(d, wait, now))
+	if (!d->common)
+		return false;
+	struct peers peers = look(g, device);
+	if (peers.longer &&
+	    !wait->let_pass) /* all wake when the turn opens: first who has waited longest, unless it is slow */
+		wait->behind = wait->let_pass = true;
+	if ((!wait->behind && peers.before == 0) || in_vain(d, wait, now))
 		return false;
 	__atomic_store_n(&d->common->peer_ns, now, __ATOMIC_SEQ_CST);
 	/* One that has ended in between did not hear that somebody waits. */

@@ -284,7 +284,7 @@ static void wait_for_turn(struct gate *g, int device, struct gate_wait *wait)
 {
 	struct gate_device *d = &g->device[device];
 	uint64_t now = vgpu_now_ns();
-	wait->behind = false; /* all begin anew with the next turn */
+	wait->behind = wait->let_pass = false; /* all begin anew with the next turn */
 	wait->peers_ns = 0;
 	if (wait->want_ns == 0) {
 		wait->want_ns = now;
