@@ -73,8 +73,8 @@ def test_what_differs_on_some_nodes(tmp_path: Path) -> None:
     [
         ("nvidia: {seets: 1}", "nvidia.seets", "nvidia.seats"),
         ("nvidia: {waterline: {}}", "nvidia.waterline", "nvidia.waterLine"),
-        ("nvidia: {waterLine: {bufer: 1%}}", "nvidia.waterLine.bufer", "nvidia.waterLine.buffer"),
-        ("nvidia: {waterLineByType: [{type: A100, bufer: 1}]}", "nvidia.waterLineByType.bufer", "buffer"),
+        ("nvidia: {waterLine: {buff: 1%}}", "nvidia.waterLine.buff", "nvidia.waterLine.buffer"),
+        ("nvidia: {waterLineByType: [{type: A100, buff: 1}]}", "nvidia.waterLineByType.buff", "buffer"),
         ("seats: 1", "seats", "nvidia.seats"),
         ("nodes: [{name: a, nvidia: {seets: 1}}]", "nvidia.seets", "nvidia.seats"),
         ("xyzzy: 1", "xyzzy", "known here: apiVersion"),
