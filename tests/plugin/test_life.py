@@ -6,7 +6,7 @@ import asyncio
 import os
 import shutil
 import socket
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -15,7 +15,7 @@ import pytest
 from partage import locks
 from partage.devices.backend import HealthChange
 from partage.model import names
-from partage.shm import read_policy
+from partage.shm import PolicyFile, read_ledger, read_policy
 from partage_plugin import front
 from partage_plugin.handover.cdi import CdiDirectory
 from partage_plugin.proto.deviceplugin.v1beta1 import api_pb2, api_pb2_grpc
@@ -337,6 +337,24 @@ def test_a_resize_that_cannot_be(tmp_path: Path, wanted: Any, reason: str) -> No
     run(go())
 
 
+def test_a_closed_container_stays_closed_at_a_resize(tmp_path: Path) -> None:
+    """Its watcher closed it (its tenant cut the ledger): more memory is no reason to let it go on without one."""
+
+    async def go() -> None:
+        world = World(tmp_path)
+        async with world.running():
+            entry = await started(world, "u1", app=part(share(0, 8 * GI)))
+            with closing(PolicyFile.open(world.places.root / entry.name / "policy")) as file:
+                file.shut()
+            await world.pods.put(pod_of("u1", text=grant_text("u1", gen=2, app=part(share(0, 9 * GI))), app=part()))
+            await world.told.until(lambda told: ("pod-u1", names.CONDITION_RESIZED) in told.conditions)
+            assert not policy(world, entry).is_open
+            await world.kubelet.pre_start(entry)  # the container starts anew
+            assert policy(world, entry).is_open
+
+    run(go())
+
+
 @pytest.mark.parametrize("how", ["deleted", "failed"])
 def test_what_a_pod_leaves_is_removed(tmp_path: Path, how: str) -> None:
     """Kubelet's checkpoint still names it: the pod decides."""
@@ -558,5 +576,54 @@ def test_numa_is_promised_only_where_it_cannot_be_wrong(tmp_path: Path) -> None:
         world.backend.cards = (card(0, numa=0), card(1, numa=1))
         async with world.running():
             assert not any(device.topology.nodes for device in world.kubelet.devices.values())
+
+    run(go())
+
+
+# ---- containers that start again and again -------------------------------------------------------------------------
+
+
+def test_fifty_starts_a_minute(tmp_path: Path) -> None:
+    """The same container: nothing is written again and nothing is said again."""
+
+    async def go() -> None:
+        world = World(tmp_path)
+        async with world.running():
+            entry = await started(world, "u1", app=part(share(0, 8 * GI)))
+            spec = world.places.cdi / f"partage.io-share-{entry.name}.json"
+            before = (spec.stat().st_ino, (world.places.root / entry.name / "policy").read_bytes())
+            for _ in range(50):
+                await world.kubelet.pre_start(entry)
+            assert (spec.stat().st_ino, (world.places.root / entry.name / "policy").read_bytes()) == before
+            assert not world.told.events
+
+    run(go())
+
+
+@pytest.mark.parametrize("how", ["cut", "scribbled", "gone"])
+def test_a_ledger_that_its_tenant_spoilt(tmp_path: Path, how: str) -> None:
+    """The container's next start has a good one, and the neighbours never noticed; while it runs it is left alone."""
+
+    async def go() -> None:
+        world = World(tmp_path)
+        async with world.running():
+            kept = await started(world, "u0", app=part(share(0, GI)))
+            entry = await started(world, "u1", app=part(share(0, GI)))
+            ledger = world.places.root / entry.name / "ledger"
+            if how == "cut":
+                os.truncate(ledger, 100)
+            elif how == "scribbled":
+                ledger.write_bytes(b"x" * ledger.stat().st_size)
+            else:
+                ledger.unlink()
+            if how != "gone":
+                spoilt = ledger.stat().st_ino
+                async with process_in(ledger):
+                    await world.kubelet.pre_start(entry)
+                    assert ledger.stat().st_ino == spoilt
+            await world.kubelet.pre_start(entry)
+            assert not read_ledger(ledger).slots
+            assert world.watch.names == {kept.name, entry.name}
+            assert policy(world, kept).is_open
 
     run(go())

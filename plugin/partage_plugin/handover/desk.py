@@ -10,7 +10,7 @@ closed and nothing reserved.
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
@@ -200,6 +200,7 @@ class Desk:
             enforcement=self._backend.enforcement(part.mode),
             context_of=self._context_of,
         )
+        ledger = self._store.ledger_inode(claim.name)
         try:
             entry = self._store.ensure(claim.name)
             self._cdi.write(claim.name, edits)
@@ -213,6 +214,8 @@ class Desk:
                 raise
         except (HandOverError, PolicyError) as error:
             raise Refused(NOT_WRITTEN, error) from error
+        if claim.name in self._held and self._store.ledger_inode(claim.name) != ledger:
+            self._watch.remove(claim.name)  # what its tenant spoilt was made anew: nobody runs under the old one
         held = Held(entry, file, written, claim.pod.uid, claim.pod.full_name, claim.container, part, grant.gen)
         self._take_up(held)
         return held
@@ -274,7 +277,9 @@ class Desk:
             context_of=self._context_of,
         )
         try:
-            held.policy = held.file.update(lambda present: carried_over(policy, present))
+            held.policy = held.file.update(
+                lambda present: replace(carried_over(policy, present), is_open=present.is_open)  # closed ones stay so
+            )
         except PolicyError as error:
             raise Refused(NOT_WRITTEN, error) from error
         held.grant, held.generation = part, grant.gen

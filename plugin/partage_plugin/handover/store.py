@@ -100,7 +100,7 @@ class Store:
             found = entry.ledger_path.lstat()
             if stat.S_ISREG(found.st_mode) and found.st_size >= LEDGER_SIZE and self._is_ledger(entry):
                 return
-            if entry.is_locked():
+            if entry.is_slot_held():
                 return  # its tenant spoilt it and runs: its own harm
             entry.ledger_path.unlink()
         create_ledger(entry.ledger_path, [])
@@ -122,6 +122,13 @@ class Store:
             return read_policy(entry.policy_path)
         except PolicyError:
             return None
+
+    def ledger_inode(self, name: str) -> int:
+        """Return what tells a hand-over's ledger from one that was made in its place; 0 where there is none."""
+        try:
+            return self.entry(name).ledger_path.lstat().st_ino
+        except OSError:
+            return 0
 
     def remove(self, name: str) -> None:
         """Remove a directory; programs that have its files mapped keep them."""
