@@ -41,8 +41,8 @@ class Tool:
     module: str
     programs: Mapping[str, str]
     tags: str = ""
-    #: argument that prints the version, with `{name}` first in programs; None: any version on PATH will do
-    version_argument: str | None = None
+    #: how a version on PATH must begin to be used; None: it must be the version wanted
+    will_do: str | None = None
 
     def version(self) -> str:
         """Return the version without its `v`: PARTAGE_K8S for Kubernetes, else what go.mod pins."""
@@ -64,9 +64,8 @@ KUBERNETES: Final = Tool(
         name: f"k8s.io/kubernetes/cmd/{name}"
         for name in ("kubelet", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
     },
-    version_argument="--version",
 )
-ETCD: Final = Tool("etcd", "go.etcd.io/etcd/server/v3", {"etcd": "."})
+ETCD: Final = Tool("etcd", "go.etcd.io/etcd/server/v3", {"etcd": "."}, will_do="3.")
 CONTAINERD: Final = Tool(
     "containerd",
     "github.com/containerd/containerd/v2",
@@ -75,7 +74,6 @@ CONTAINERD: Final = Tool(
         for name in ("containerd", "containerd-shim-runc-v2", "ctr")
     },
     tags="no_btrfs no_devmapper no_zfs",
-    version_argument="--version",
 )
 CNI: Final = Tool(
     "cni",
@@ -135,10 +133,10 @@ def find(tool: Tool) -> dict[str, Path] | None:
 
 
 def has_version(tool: Tool, found: Mapping[str, Path]) -> bool:
-    """Say whether the first program of a tool prints the version wanted (etcd: any that is a 3.x)."""
+    """Say whether the first program of a tool prints a version that will do."""
     first = next(iter(tool.programs))
     told = subprocess.run([found[first], "--version"], capture_output=True, text=True, check=False).stdout
-    wanted = tool.version() if tool.version_argument else "3."
+    wanted = tool.will_do or tool.version()
     return re.search(rf"\bv?{re.escape(wanted)}", told) is not None
 
 

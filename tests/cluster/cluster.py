@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -139,7 +140,7 @@ class Cluster:
             },
         )
 
-    def token(self, account: str, namespace: str = SYSTEM, *, pod: Json | None = None, seconds: int = 3600) -> str:
+    def token(self, account: str, namespace: str = SYSTEM, *, pod: Json | None = None, seconds: int = 86400) -> str:
         """Return a token of a service account; with `pod` one bound to it, which carries its node's name."""
         request: Json = {"expirationSeconds": seconds}
         if pod:
@@ -161,8 +162,9 @@ class Cluster:
         """Write a kubeconfig for a token, for a program that is started outside the cluster."""
         return write_kubeconfig(path, self.control.server, self.control.authority.certificate, {"token": token})
 
-    def scheduler_account(self) -> Api:
-        """Return the API as the product's scheduler sees it: it binds pods, and it alone may write grants."""
+    @cached_property
+    def scheduler(self) -> Api:
+        """The API as the product's scheduler sees it: it binds pods, and it alone may write grants."""
         rules: Sequence[Json] = (
             {"apiGroups": [""], "resources": ["pods/binding", "bindings"], "verbs": ["create"]},
             {"apiGroups": [""], "resources": ["pods", "nodes"], "verbs": ["get", "list", "watch", "patch"]},

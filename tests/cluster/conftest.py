@@ -10,6 +10,7 @@ import os
 import re
 import secrets
 from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -55,11 +56,18 @@ def give_up(reason: str) -> None:
     pytest.skip(reason)
 
 
+def spoken(config: pytest.Config) -> AbstractContextManager[None]:
+    """Let what is printed be seen at once: why a build or another session is waited for."""
+    capture = config.pluginmanager.getplugin("capturemanager")
+    return capture.global_and_fixture_disabled() if capture else nullcontext()
+
+
 @pytest.fixture(scope="session")
-def binaries() -> Binaries:
+def binaries(pytestconfig: pytest.Config) -> Binaries:
     """Every program of a cluster, built where it is not here yet."""
     try:
-        return obtain()
+        with spoken(pytestconfig):
+            return obtain()
     except UnavailableError as error:
         give_up(str(error))
         raise
@@ -92,7 +100,8 @@ def opened(
     config: pytest.Config, binaries: Binaries, *, node: bool, options: Options | None = None
 ) -> Iterator[Cluster]:
     """Open a cluster, let failing tests know of it, and close it at the end."""
-    cluster = Cluster.open(binaries, node=node, options=options)
+    with spoken(config):
+        cluster = Cluster.open(binaries, node=node, options=options)
     known = config.stash.setdefault(OPENED, [])
     known.append(cluster)
     yield cluster

@@ -123,7 +123,7 @@ class Recipe:
 
 def recipes() -> dict[str, Recipe]:
     """Return every image that tests may name, by reference."""
-    loop = ["/bin/sh", "-c", "while sleep 3600; do :; done"]
+    loop = ["/bin/sh", "-c", "trap exit TERM; while :; do sleep 3600 & wait $!; done"]
 
     def full(tree: Tree, work: Path) -> Tree:
         return client(greedy(box(base(tree)), work))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from tests.cluster.api import RefusedError
@@ -111,12 +110,7 @@ class Namespace:
             metadata["annotations"] = {GRANT: grant if isinstance(grant, str) else json.dumps(grant)}
         target = {"apiVersion": "v1", "kind": "Node", "name": self.cluster.node.name}
         binding = {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
-        return (api or self.scheduler).post("pods", name, "binding", binding, self.name)
-
-    @cached_property
-    def scheduler(self) -> Api:
-        """The API as the product's scheduler, which may bind."""
-        return self.cluster.scheduler_account()
+        return (api or self.cluster.scheduler).post("pods", name, "binding", binding, self.name)
 
     def wait_denied(self, resource: str, body: Json, words: str, *, api: Api | None = None, seconds: float = 30) -> str:
         """Try to create an object, as a dry run, until admission denies it in these words; policies take a moment."""

@@ -6,15 +6,18 @@ side, faults of the node end as they should, and nothing is left on the machine,
 
 from __future__ import annotations
 
+import os
 import signal
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.cluster.api import RefusedError
-from tests.cluster.images import BARE, BARE_USER, BOX_USER, CLIENT_USER
+from tests.cluster.images import BARE, BARE_USER, BOX_USER, CLIENT, CLIENT_USER
 from tests.cluster.node import condition
 from tests.cluster.pods import container, pod
+from tests.cluster.state import TOP
 
 if TYPE_CHECKING:
     from tests.cluster.cluster import Cluster
@@ -69,6 +72,18 @@ def test_images_of_other_users(namespace: Namespace) -> None:
 def test_bare_image_runs_one_program(namespace: Namespace, image: str) -> None:
     namespace.finish(pod("bare", container("app", image), restart="Never"))
     assert "no driver: libcuda.so.1" in namespace.logs("bare")
+
+
+def test_programs_run_on_a_mounted_driver(namespace: Namespace) -> None:
+    """A third-party client and a program in a bare image both find the simulated driver, as tests of shares need."""
+    driver = Path(os.environ.get("PARTAGE_BUILD", TOP / "build")).absolute() / "sim"
+    env = {"LD_LIBRARY_PATH": str(driver), "PARTAGE_SIM_DIR": "/tmp"}
+    program = "from numba import cuda; import numpy; print(cuda.to_device(numpy.arange(10)).copy_to_host().sum())"
+    client = container("app", CLIENT, args=["-c", program], env=env)
+    namespace.finish(pod("client", client, host_paths=[driver], restart="Never"))
+    assert namespace.logs("client") == "45\n"
+    namespace.run(pod("bare", container("app", BARE, args=["100"], env=env), host_paths=[driver]))
+    assert "held 100 MiB, then 0" in namespace.wait_log("bare", "held")
 
 
 def test_pods_reach_each_other(namespace: Namespace) -> None:
