@@ -114,7 +114,13 @@ def require_no_foreign_kubelet() -> None:
 
 
 def take_kubelet_lock() -> IO[str]:
-    """Take the lock that lets one kubelet run on this machine; BusyError with who has it after the waiting time."""
+    """Take the lock that lets one kubelet run on this machine; BusyError with who has it after the waiting time.
+
+    A session that was started by one which has the lock shares it: PARTAGE_KUBELET_LOCK names the descriptor.
+    """
+    inherited = os.environ.get("PARTAGE_KUBELET_LOCK")
+    if inherited:
+        return os.fdopen(os.dup(int(inherited)), "a+")
     seconds = float(os.environ.get("PARTAGE_KUBELET_WAIT", "3600"))
     KUBELET_LOCK.parent.mkdir(parents=True, exist_ok=True)
     file = KUBELET_LOCK.open("a+")

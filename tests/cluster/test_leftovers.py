@@ -12,13 +12,13 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 import pytest
 
 from tests.cluster import packages
 from tests.cluster.cleanup import clean_up
-from tests.cluster.conftest import give_up
+from tests.cluster.conftest import give_up, spoken
 from tests.cluster.footprint import footprint
 from tests.cluster.state import TOP, State, sweep, take_kubelet_lock
 
@@ -50,27 +50,30 @@ cluster.close()
 
 
 @pytest.fixture
-def machine(binaries: Binaries) -> Iterator[None]:
-    """The machine without any node, before; compared with what it is after the test."""
+def machine(binaries: Binaries, pytestconfig: pytest.Config) -> Iterator[IO[str]]:
+    """The machine without any node, before; compared with what it is after the test. The kubelet lock is held."""
     reason = packages.reason()
     if reason:
         give_up(reason)
-    with take_kubelet_lock():
+    with spoken(pytestconfig):
+        lock = take_kubelet_lock()
+    with lock:
         sweep(nodes=True)
         before = footprint()
-    yield
-    with take_kubelet_lock():
+        yield lock
         after = footprint()
     assert after == before
 
 
-def start(*arguments: str) -> tuple[subprocess.Popen[str], int, Path]:
+def start(lock: IO[str], *arguments: str) -> tuple[subprocess.Popen[str], int, Path]:
     """Start a session; return it, its keeper's process id and its directory once its pods run."""
     session = subprocess.Popen(
         [sys.executable, "-c", SESSION, *arguments],
         cwd=TOP,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
+        env=os.environ | {"PARTAGE_KUBELET_LOCK": str(lock.fileno())},
+        pass_fds=[lock.fileno()],
         text=True,
     )
     assert session.stdout is not None
@@ -89,34 +92,30 @@ def wait_end(keeper: int) -> None:
     os.close(descriptor)
 
 
-@pytest.mark.usefixtures("machine")
-def test_session_ends_by_itself() -> None:
-    session, _, directory = start()
+def test_session_ends_by_itself(machine: IO[str]) -> None:
+    session, _, directory = start(machine)
     assert directory.exists()
     session.communicate("")
     assert session.returncode == 0
     assert not directory.exists()
 
 
-@pytest.mark.usefixtures("machine")
-def test_session_is_killed_while_its_node_stands_still() -> None:
-    session, keeper, directory = start("paused")
+def test_session_is_killed_while_its_node_stands_still(machine: IO[str]) -> None:
+    session, keeper, directory = start(machine, "paused")
     session.kill()
     session.communicate()
     wait_end(keeper)
     assert not directory.exists()
 
 
-@pytest.mark.usefixtures("machine")
-def test_session_and_keeper_are_killed() -> None:
+def test_session_and_keeper_are_killed(machine: IO[str]) -> None:
     """Then the next session undoes it before it starts a node of its own."""
-    session, keeper, directory = start()
+    session, keeper, directory = start(machine)
     os.kill(keeper, signal.SIGKILL)
     session.kill()
     session.communicate()
     assert directory.exists()
-    with take_kubelet_lock():
-        assert sweep(nodes=True) == []
+    assert sweep(nodes=True) == []
     assert not directory.exists()
 
 
