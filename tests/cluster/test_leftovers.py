@@ -114,6 +114,7 @@ def test_session_and_keeper_are_killed(machine: IO[str]) -> None:
     os.kill(keeper, signal.SIGKILL)
     session.kill()
     session.communicate()
+    wait_end(keeper)
     assert directory.exists()
     assert sweep(nodes=True) == []
     assert not directory.exists()
