@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -43,16 +44,22 @@ class Cluster:
         state = State.make(node=node)
         control = ControlPlane(state.directory, binaries, options or Options())
         cluster = Cluster(state, control, binaries)
-        try:
-            control.start()
-            if node:
-                cluster.nodes.append(Node(state.directory, control, binaries))
-                cluster.node.start()
-        except BaseException as error:
-            error.add_note(cluster.logs())
-            cluster.close()
-            raise
+        with ExitStack() as undo:
+            undo.callback(cluster.close)
+            cluster.start(node=node)
+            undo.pop_all()
         return cluster
+
+    def start(self, *, node: bool) -> None:
+        """Start the control plane, then the node; an error takes the end of every log along."""
+        try:
+            self.control.start()
+            if node:
+                self.nodes.append(Node(self.state.directory, self.control, self.binaries))
+                self.node.start()
+        except Exception as error:
+            error.add_note(self.logs())
+            raise
 
     def close(self) -> None:
         """Undo everything."""
