@@ -167,6 +167,8 @@ def build(tool: Tool) -> dict[str, Path]:
                 f"or newer (https://go.dev/dl), or point KUBEBUILDER_ASSETS at a directory with these programs"
             )
             raise UnavailableError(message)
+        for stale in place.parent.glob(f"{place.name}.*/"):  # a build that was killed; nobody else builds now
+            shutil.rmtree(stale, ignore_errors=True)
         print(f"cluster: building {tool.name} {version}; once, then it lies in {place}", file=sys.stderr, flush=True)
         with tempfile.TemporaryDirectory(prefix=f"{place.name}.", dir=place.parent) as work:
             compile_module(go, tool, version, Path(work))
