@@ -169,9 +169,12 @@ class Cluster:
         """Write a kubeconfig for a token, for a program that is started outside the cluster."""
         return write_kubeconfig(path, self.control.server, self.control.authority.certificate, {"token": token})
 
+    def scheduler_account(self) -> Api:
+        """Return the API as the product's scheduler sees it: it binds pods, and it alone may write grants."""
+        return self._scheduler
+
     @cached_property
-    def scheduler(self) -> Api:
-        """The API as the product's scheduler sees it: it binds pods, and it alone may write grants."""
+    def _scheduler(self) -> Api:
         rules: Sequence[Json] = (
             {"apiGroups": [""], "resources": ["pods/binding", "bindings"], "verbs": ["create"]},
             {"apiGroups": [""], "resources": ["pods", "nodes"], "verbs": ["get", "list", "watch", "patch"]},

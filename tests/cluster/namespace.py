@@ -110,7 +110,7 @@ class Namespace:
             metadata["annotations"] = {GRANT: grant if isinstance(grant, str) else json.dumps(grant)}
         target = {"apiVersion": "v1", "kind": "Node", "name": self.cluster.node.name}
         binding = {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
-        return (api or self.cluster.scheduler).post("pods", name, "binding", binding, self.name)
+        return (api or self.cluster.scheduler_account()).post("pods", name, "binding", binding, self.name)
 
     def wait_denied(self, resource: str, body: Json, words: str, *, api: Api | None = None, seconds: float = 30) -> str:
         """Try to create an object, as a dry run, until admission denies it in these words; policies take a moment."""
