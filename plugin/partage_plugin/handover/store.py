@@ -46,6 +46,7 @@ class Store:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._whole: set[str] = set()  # whose policy and turns were seen to be good: nobody else writes those
 
     def open(self) -> None:
         """Make the root: ours alone to write, for all to read. Raises HandOverError."""
@@ -80,9 +81,13 @@ class Store:
         """Make whatever of a hand-over is missing or spoilt, a closed policy included; raises HandOverError."""
         entry = self.entry(name)
         with self._translated(entry.path):
-            entry.path.mkdir(mode=0o755, exist_ok=True)
-            entry.path.chmod(0o755)  # whatever the umask is
+            if not entry.path.is_dir():
+                self._whole.discard(name)
+                entry.path.mkdir(mode=0o755, exist_ok=True)
+                entry.path.chmod(0o755)  # whatever the umask is
             self._ensure_ledger(entry)
+            if name in self._whole:
+                return entry
             turns = entry.path / names.TURNS_FILE
             if read_turns(turns) is None:
                 turns.unlink(missing_ok=True)
@@ -92,6 +97,7 @@ class Store:
                 entry.policy_path.unlink(missing_ok=True)
                 PolicyFile.create(entry.policy_path, _CLOSED).close()
                 entry.policy_path.chmod(0o644)
+            self._whole.add(name)
         return entry
 
     def _ensure_ledger(self, entry: HandOver) -> None:
@@ -132,6 +138,7 @@ class Store:
 
     def remove(self, name: str) -> None:
         """Remove a directory; programs that have its files mapped keep them."""
+        self._whole.discard(name)
         self.entry(name).remove()
 
     def age(self, name: str) -> float:

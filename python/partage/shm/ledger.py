@@ -104,7 +104,8 @@ def printable(raw: bytes) -> str:
 
 def create_ledger(path: Path, uuids: Sequence[str]) -> None:
     """Make an empty ledger whose devices are `uuids`, in the policy's order."""
-    image = ffi.new("struct ptg_ledger *")
+    header = ffi.new("char[]", _HEADER)  # all that is not zero lies in it
+    image = ffi.cast("struct ptg_ledger *", header)
     image.layout, image.size = lib.PTG_LEDGER_LAYOUT, SIZE
     image.ndev, image.nslots = len(uuids), SLOTS
     for target, uuid in zip(image.uuid, uuids, strict=False):
@@ -112,7 +113,7 @@ def create_ledger(path: Path, uuids: Sequence[str]) -> None:
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         os.ftruncate(fd, SIZE)
-        os.pwrite(fd, bytes(ffi.buffer(image, _HEADER)), 0)
+        os.pwrite(fd, bytes(ffi.buffer(header)), 0)
         os.pwrite(fd, struct.pack("<Q", lib.PTG_LEDGER_MAGIC), 0)  # last: what it names is now complete
     finally:
         os.close(fd)
