@@ -15,6 +15,17 @@ static unsigned pids(unsigned list[8])
 	return count;
 }
 
+/* As a daemon does at its start, though this one has begun to use the card: the driver's descriptors are gone, too. The
+ * next call that looks at the card's other tenants brings everything back, also what tells its pid to the host. */
+static void close_everything(int but)
+{
+	CUdeviceptr p;
+	for (int fd = 3; fd < 256; fd++)
+		if (fd != but)
+			close(fd);
+	CHECK(cuMemAlloc_v2(&p, 1 << 21) == CUDA_SUCCESS, "allocation without descriptors");
+}
+
 static void take_memory(void)
 {
 	CUcontext context;
@@ -29,6 +40,7 @@ static void inside(int say)
 	struct sim_machine *machine = map_machine();
 	unsigned list[8];
 	take_memory();
+	close_everything(say);
 	CHECK(getpid() == 1, "pid %d", (int)getpid());
 	unsigned count = pids(list);
 	CHECK(count == 1 && list[0] == 1, "inside: %u processes, the first is %u", count, list[0]);
