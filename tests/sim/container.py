@@ -42,6 +42,12 @@ def _mount_lines(root: Path, edits: ContainerEdits) -> Iterable[str]:
         yield f"mount -o remount,bind,{','.join(mount.options)} '{target}'"
 
 
+def can_link_statically(place: Path) -> bool:
+    """Whether the C library is here as an archive, too."""
+    command = ["cc", "-static", "-x", "c", "-", "-o", str(place / "tried")]
+    return subprocess.run(command, input="int main(void){return 0;}", text=True, check=False).returncode == 0
+
+
 def build_static_image(place: Path, archive: Path) -> Path:
     """Build the program that carries the driver in itself; there is nothing else in the image."""
     root = place / "image"

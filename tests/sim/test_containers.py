@@ -22,7 +22,7 @@ from partage.sim.state import read_state
 from partage.sim.tree import ContainerEdits, Mount, container_edits, write_tree
 
 from .conftest import RunNvml, sim_libraries
-from .container import Container, build_image, build_static_image, may_make
+from .container import Container, build_image, build_static_image, can_link_statically, may_make
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -124,6 +124,8 @@ def test_a_program_that_carries_the_driver_in_itself(uuids: list[str], tmp_path:
     archive = sim_libraries() / "libcuda_static.a"
     if not archive.exists():
         pytest.skip(f"no {archive}: run make build")
+    if not can_link_statically(tmp_path):
+        pytest.skip("no static C library here")
     edits = container_edits(uuids[7])
     alone = replace(edits, mounts=edits.mounts[:1])  # no libraries
     with Container(build_static_image(tmp_path, archive), alone, 64 * MIB) as tenant:

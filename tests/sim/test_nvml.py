@@ -101,3 +101,40 @@ def test_the_device_plugins_sequence_of_calls(run_nvml: RunNvml) -> None:
         PARTAGE_SIM="8xh100",
     )
     assert out == f"quiet {8 * 18}"
+
+
+def test_exporters_get_every_figure_of_a_data_centre_board(run_nvml: RunNvml) -> None:
+    """What exporters and node labellers ask, each with its own call: none may be unsupported, and constants agree."""
+    out = run_nvml(
+        """
+        device = nvmlDeviceGetHandleByIndex(3)
+        once = dict(
+            serial=nvmlDeviceGetSerial, board=nvmlDeviceGetBoardPartNumber, vbios=nvmlDeviceGetVbiosVersion,
+            minor=nvmlDeviceGetMinorNumber, mig=nvmlDeviceGetMigMode, instances=nvmlDeviceGetMaxMigDeviceCount,
+            persistence=nvmlDeviceGetPersistenceMode, compute=nvmlDeviceGetComputeMode, brand=nvmlDeviceGetBrand,
+            limit=nvmlDeviceGetEnforcedPowerLimit, ecc=nvmlDeviceGetEccMode, width=nvmlDeviceGetMaxPcieLinkWidth,
+            architecture=nvmlDeviceGetArchitecture, capability=nvmlDeviceGetCudaComputeCapability,
+        )
+        first = {name: ask(device) for name, ask in once.items()}
+        assert first == {name: ask(device) for name, ask in once.items()}
+        print(first["minor"], first["board"], first["vbios"], first["limit"], first["mig"], first["instances"])
+        moving = (
+            nvmlDeviceGetPowerUsage, nvmlDeviceGetTotalEnergyConsumption, nvmlDeviceGetUtilizationRates,
+            nvmlDeviceGetMemoryInfo, nvmlDeviceGetBAR1MemoryInfo, nvmlDeviceGetEncoderUtilization,
+            nvmlDeviceGetDecoderUtilization, nvmlDeviceGetPcieReplayCounter, nvmlDeviceGetRemappedRows,
+            nvmlDeviceGetCurrentClocksThrottleReasons, nvmlDeviceGetPerformanceState, nvmlDeviceGetIrqNum,
+        )
+        for ask in moving:
+            ask(device)
+        for clock in (NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_CLOCK_GRAPHICS, NVML_CLOCK_VIDEO):
+            assert 0 < nvmlDeviceGetClockInfo(device, clock) <= nvmlDeviceGetMaxClockInfo(device, clock)
+        assert nvmlDeviceGetTemperature(device, NVML_TEMPERATURE_GPU) < nvmlDeviceGetTemperatureThreshold(
+            device, NVML_TEMPERATURE_THRESHOLD_SLOWDOWN
+        )
+        for kind in (NVML_MEMORY_ERROR_TYPE_CORRECTED, NVML_MEMORY_ERROR_TYPE_UNCORRECTED):
+            assert nvmlDeviceGetTotalEccErrors(device, kind, NVML_AGGREGATE_ECC) == 0
+        print(nvmlSystemGetDriverVersion(), nvmlSystemGetCudaDriverVersion_v2())
+        """,
+        PARTAGE_SIM="8xh100",
+    )
+    assert out.split("\n") == ["3 692-2G520-0200-000 96.00.74.00.01 700000 [0, 0] 7", "615.71.05 13050"]
