@@ -112,6 +112,15 @@ def test_the_state_is_found_without_the_environment(uuids: list[str], image: Pat
         assert tenant.lines["card"] == ["5", uuids[5]]
 
 
+def test_a_directory_that_others_can_write_is_not_the_machine_of_all(
+    uuids: list[str], image: Path, machine_file: Path
+) -> None:
+    edits = replace(container_edits(uuids[5]), env={})
+    machine_file.parent.chmod(0o777)
+    with Container(image, edits, UID, MIB) as tenant:
+        assert tenant.lines["error"] == ["cuInit", "802"]
+
+
 def test_the_state_may_lie_elsewhere(uuids: list[str], image: Path) -> None:
     edits = container_edits(uuids[5])
     state, *libraries = edits.mounts

@@ -13,9 +13,9 @@ import pytest
 
 from partage._abi import ffi, lib
 from partage.locks import locked
-from partage.model import DeviceError, NotFoundError, UsageError
+from partage.model import DeviceError, NotFoundError, UsageError, names
 from partage.sim import profiles
-from partage.sim.machine import SIZE, Machine, create
+from partage.sim.machine import SIZE, Machine, create, machine_path
 from partage.sim.state import read_state
 
 if TYPE_CHECKING:
@@ -161,3 +161,14 @@ def test_a_shared_machine_is_for_all_users(machine_file: Path) -> None:
         path.stat().st_mode & 0o777 for path in (machine_file.parent, machine_file, machine_file.with_name("pids"))
     ]
     assert modes == [0o755, 0o666, 0o644]
+
+
+def test_the_machine_of_all_users_comes_before_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    system = tmp_path / "system"
+    monkeypatch.delenv("PARTAGE_SIM_DIR", raising=False)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+    monkeypatch.setattr(names, "SIM_SYSTEM_DIRECTORY", str(system))
+    assert machine_path() == tmp_path / "run" / "partage-sim" / "machine"
+    assert create(profiles.find("zero"), shared=True) == machine_path() == system / "machine"
+    system.chmod(0o777)
+    assert machine_path() == tmp_path / "run" / "partage-sim" / "machine", "anybody could have put that one there"
