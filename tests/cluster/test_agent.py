@@ -64,7 +64,13 @@ def test_two_pods_on_one_card(agent: NodeAgent, namespace: Namespace) -> None:
 
 # ---- whose container is it? ----------------------------------------------------------------------------------------
 
-ENDS = ["sh", "-c", "/greedy 1 > /tmp/out & p=$!; until grep held /tmp/out; do sleep 0.1; done; kill $p; cat /tmp/out"]
+#: A greedy container that ends: says what it saw, once it has its piece.
+ENDS = [
+    "sh",
+    "-c",
+    "rm -f /tmp/out; touch /tmp/out; /greedy 1 > /tmp/out & p=$!;"
+    " until grep -q held /tmp/out; do sleep 0.1; done; kill $p; cat /tmp/out",
+]
 
 
 def total(namespace: Namespace, name: str, app: str) -> int:
@@ -237,7 +243,7 @@ def test_two_agents_at_once(agent: NodeAgent, namespace: Namespace) -> None:
     agent.until(lambda: "another agent serves" in agent.process.tail(200), "the new one waits")
     assert old.alive()
     old.kill(signal.SIGTERM)
-    agent.until(lambda: '"event": "registered"' in agent.process.tail(12), "the new one has registered")
+    agent.until(lambda: '"registered"' in agent.process.tail(12), "the new one has registered")
     agent.bound(namespace, pod("b", greedy(memory=2 * GI)), app=agent.part(agent.share(5, 2 * GI)))
     namespace.wait("b", lambda p: p["status"]["phase"] == "Running", what="Running", seconds=60)
     assert total(namespace, "b", "app") == 2 * GI
