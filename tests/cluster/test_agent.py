@@ -68,8 +68,7 @@ def test_two_pods_on_one_card(agent: NodeAgent, namespace: Namespace) -> None:
 ENDS = [
     "sh",
     "-c",
-    "rm -f /tmp/out; touch /tmp/out; /greedy 1 > /tmp/out & p=$!;"
-    " until grep -q held /tmp/out; do sleep 0.1; done; kill $p; cat /tmp/out",
+    ">/tmp/out; /greedy 1 >/tmp/out & p=$!; until grep -q held /tmp/out; do sleep 0.1; done; kill $p; cat /tmp/out",
 ]
 
 
