@@ -31,7 +31,8 @@ sys.path[:0] = [str(TOP), str(TOP / "python"), str(TOP / "plugin")]
 
 from node_world import HOLDER, NODE, ApiServer, pod_object  # noqa: E402 -- found beside this file
 
-from partage.model import ContainerGrant, Grant, GrantShare, ShareClass, encode_grant  # noqa: E402
+from partage.model import ShareClass  # noqa: E402
+from partage.model.grant import ContainerGrant, Grant, GrantShare, encode_grant  # noqa: E402
 from partage.shm import read_ledger, read_policy  # noqa: E402
 from partage.sim.machine import Machine  # noqa: E402
 from partage.sim.state import read_state  # noqa: E402

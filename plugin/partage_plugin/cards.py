@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from partage.devices.backend import Card, HealthChange, Inventory
-    from partage.model import DeviceLink
+    from partage.model.node_devices import DeviceLink
 
 GONE: Final = "not found any more"
 

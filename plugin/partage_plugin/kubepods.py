@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 from lightkube.resources.core_v1 import Pod as KubePod
 
 from partage.kube import Informer, key_of
-from partage.model import KubeError, Role
+from partage.model import KubeError
+from partage.model.need import Role
 from partage_plugin.ports import Pod, PodChange, PodContainer
 
 if TYPE_CHECKING:

@@ -14,8 +14,15 @@ import msgspec
 from partage.devices.backend import Inventory
 from partage.devices.nvidia import hami
 from partage.devices.nvidia.labels import labels
-from partage.model import DeviceLink, NodeDevice, NodeDevices, NodeDevicesError, encode_node_devices, parse_node_devices
-from partage.model.node_devices import NODE_DEVICES_VERSION
+from partage.model import NodeDevicesError
+from partage.model.node_devices import (
+    NODE_DEVICES_VERSION,
+    DeviceLink,
+    NodeDevice,
+    NodeDevices,
+    encode_node_devices,
+    parse_node_devices,
+)
 from partage_plugin.cards import GONE
 
 if TYPE_CHECKING:

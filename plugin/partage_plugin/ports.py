@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Mapping
 
-    from partage.model import Role
+    from partage.model.need import Role
 
 _OVER = frozenset({"Succeeded", "Failed"})
 

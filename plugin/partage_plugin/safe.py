@@ -10,7 +10,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from partage.model import ContainerGrant, Grant, GrantShare, ShareClass, names
+from partage.model import ShareClass, names
+from partage.model.grant import ContainerGrant, Grant, GrantShare
 from partage_plugin.refusal import Refused
 
 if TYPE_CHECKING:

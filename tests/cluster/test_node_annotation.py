@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from partage.kube.client import Client
 from partage.kube.config import load_config
-from partage.model import names, parse_node_devices
+from partage.model import names
+from partage.model.node_devices import parse_node_devices
 from partage_plugin.cards import Cards
 from partage_plugin.node import NodeWriter
 from partage_plugin.node_object import KubeNode

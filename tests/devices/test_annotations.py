@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from partage.devices.backend import Card, Inventory
 from partage.devices.nvidia.hami import parse_cordon, register_text, score_text
 from partage.devices.nvidia.labels import label_value, labels
-from partage.model import DeviceLink
+from partage.model.node_devices import DeviceLink
 
 MI = 1 << 20
 

@@ -210,7 +210,8 @@ def test_a_cards_place_in_the_grant_is_its_ordinal() -> None:
 
 BACKEND = """
 from partage.devices.nvidia.backend import NvidiaBackend
-from partage.model import DeviceError, GrantShare
+from partage.model import DeviceError
+from partage.model.grant import GrantShare
 from partage.sim import tree
 class Now:
     def now(self):

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from partage.model import GrantError, ShareClass, encode_grant, parse_grant
+from partage.model import GrantError, ShareClass
+from partage.model.grant import encode_grant, parse_grant
 
 EXAMPLE = (
     '{"boundAt":1796000000123456,"containers":{"app":{"class":"burst","mode":"shim","priority":1,"shares":['

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partage.model import Need, Role, need_of
+from partage.model.need import Need, Role, need_of
 
 
 def of(memory, cores=0, card="a"):

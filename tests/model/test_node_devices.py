@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from partage.model import DeviceLink, NodeDevice, NodeDevices, NodeDevicesError, encode_node_devices, parse_node_devices
+from partage.model import NodeDevicesError
+from partage.model.node_devices import DeviceLink, NodeDevice, NodeDevices, encode_node_devices, parse_node_devices
 
 GIB = 1 << 30
 

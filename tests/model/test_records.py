@@ -11,23 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partage.model import (
-    ContainerGrant,
+from partage.model import GrantError, NodeDevicesError, ShareClass
+from partage.model.grant import ContainerGrant, Grant, GrantShare, Slice, encode_grant, parse_grant
+from partage.model.node_devices import (
+    CutSlice,
     DeviceLink,
-    Grant,
-    GrantError,
-    GrantShare,
     NodeDevice,
     NodeDevices,
-    NodeDevicesError,
-    ShareClass,
-    Slice,
-    encode_grant,
+    Profile,
+    SafeMode,
     encode_node_devices,
-    parse_grant,
     parse_node_devices,
 )
-from partage.model.node_devices import CutSlice, Profile, SafeMode
 
 names = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), min_size=1, max_size=20)
 uuids = st.text("abcdefGPU-0123456789", min_size=1, max_size=40)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import grpc
 import pytest
 
-from partage.model import Role, ShareClass, names
+from partage.model import ShareClass, names
+from partage.model.need import Role
 from partage.shm import read_policy
 from tests.plugin.world import CARDS, GI, World, card, grant_text, part, pod_of, share
 

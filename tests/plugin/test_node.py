@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from partage.devices.backend import Card, HealthChange, Inventory
-from partage.model import DeviceLink, UsageError, names, parse_node_devices
-from partage.model.node_devices import SafeMode
+from partage.model import UsageError, names
+from partage.model.node_devices import DeviceLink, SafeMode, parse_node_devices
 from partage_plugin.cards import Cards
 from partage_plugin.node import NodeMeta, NodeWriter
 from partage_plugin.node_text import Say, node_text, whole_inventory

@@ -23,7 +23,7 @@ import asyncio, json, sys
 from pathlib import Path
 from partage.devices.nvidia.backend import NvidiaBackend
 from partage.devices.nvidia.options import HealthOptions, Options
-from partage.model import GrantShare
+from partage.model.grant import GrantShare
 from partage.sim import faults, tree
 from partage.sim.machine import Machine
 from partage_plugin.ports import MonotonicClock

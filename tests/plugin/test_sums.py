@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partage.devices.backend import Card
-from partage.model import Need
+from partage.model.need import Need
 from partage_plugin.handover.sums import Promise, check_sums
 from partage_plugin.refusal import Refused
 

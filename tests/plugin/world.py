@@ -8,17 +8,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from partage.devices.backend import Card, ContainerEdits, DeviceNode, Enforcement, HealthChange, Inventory
-from partage.model import (
-    ContainerGrant,
-    DeviceError,
-    DeviceLink,
-    Grant,
-    GrantShare,
-    Role,
-    ShareClass,
-    encode_grant,
-    names,
-)
+from partage.model import DeviceError, ShareClass, names
+from partage.model.grant import ContainerGrant, Grant, GrantShare, encode_grant
+from partage.model.need import Role
+from partage.model.node_devices import DeviceLink
 from partage_plugin.agent import Agent, Choices
 from partage_plugin.places import Places
 from partage_plugin.ports import Pod, PodChange, PodContainer
@@ -28,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
-    from partage.model import Mode
+    from partage.model.grant import Mode
     from partage.run.handover import HandOver
 
 GI = 1 << 30

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
-from partage.model import DeviceError, Need, PolicyError, format_memory
+from partage.model import DeviceError, PolicyError, format_memory
+from partage.model.need import Need
 from partage.shm import Policy, PolicyFile
 from partage_plugin.handover.gates import Gates
 from partage_plugin.handover.policies import carried_over, policy_of
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from partage.devices.backend import Backend, ContainerEdits
-    from partage.model import ContainerGrant, Grant
+    from partage.model.grant import ContainerGrant, Grant
     from partage.run.handover import HandOver
     from partage_plugin.cards import Cards
     from partage_plugin.handover.cdi import CdiDirectory

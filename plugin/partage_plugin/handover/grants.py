@@ -9,14 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from partage.model import Grant, GrantError, Need, granted_need, names, parse_grant
+from partage.model import GrantError, names
+from partage.model.grant import Grant, parse_grant
+from partage.model.need import Need, granted_need
 from partage_plugin.handover.sums import Promise
 from partage_plugin.refusal import Refused
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from partage.model import Role
+    from partage.model.need import Role
     from partage_plugin.ports import Pod
 
 MISSING: Final = "GrantMissing"

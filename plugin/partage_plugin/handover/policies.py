@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from partage.devices.backend import Card, Enforcement
-    from partage.model import ContainerGrant, GrantShare
+    from partage.model.grant import ContainerGrant, GrantShare
 
 _OVERSUBSCRIBED: Final = 1  # flags of the policy file
 

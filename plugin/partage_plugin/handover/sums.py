@@ -10,13 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from partage.model import Need, format_cores, format_memory
+from partage.model import format_cores, format_memory
 from partage_plugin.refusal import Refused
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from partage.devices.backend import Card
+    from partage.model.need import Need
 
 OVERPROMISED: Final = "CardOverpromised"
 _WHOLE_CARD: Final = 1000  # permille

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
-    from partage.model import DeviceLink, GrantShare, Mode
-    from partage.model.node_devices import Profile
+    from partage.model.grant import GrantShare, Mode
+    from partage.model.node_devices import DeviceLink, Profile
 
 
 class Enforcement(enum.Flag):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from partage.devices.nvidia.cards import RawCard
-    from partage.model import GrantShare, Mode
+    from partage.model.grant import GrantShare, Mode
 
 NAME: Final = "nvidia"
 LOOK_S: Final = 30.0

@@ -15,7 +15,7 @@ from partage.model.units import MI
 
 if TYPE_CHECKING:
     from partage.devices.backend import Card, Inventory
-    from partage.model import DeviceLink
+    from partage.model.node_devices import DeviceLink
 
 REGISTER: Final = "hami.io/node-nvidia-register"
 SCORE: Final = "hami.io/node-nvidia-score"

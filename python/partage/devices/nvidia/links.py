@@ -14,7 +14,8 @@ import pynvml
 
 from partage.devices.nvidia.cards import normal_address, text, untold
 from partage.devices.nvidia.nvml import translated
-from partage.model import DeviceError, DeviceLink
+from partage.model import DeviceError
+from partage.model.node_devices import DeviceLink
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
