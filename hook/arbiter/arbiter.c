@@ -173,8 +173,10 @@ static void note_habit(struct arb_account *a, const struct arb_claim *c)
 {
 	uint64_t pause;
 
-	if (c->idle_since != a->claim.idle_since ||
-	    (a->claim.busy && (!c->busy || c->busy_since != a->claim.busy_since))) {
+	/* Of several processes, the work of one goes on while another's ends: that is no pause. */
+	if ((!c->busy || c->busy_since >= c->idle_since) &&
+	    (c->idle_since != a->claim.idle_since ||
+	     (a->claim.busy && (!c->busy || c->busy_since != a->claim.busy_since)))) {
 		const uint64_t used = a->turn.charged - a->span_from;
 
 		if (a->span_seen || !a->span) /* of one that is not watched, this may be several together */

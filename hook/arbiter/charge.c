@@ -37,10 +37,9 @@ static void find_beginning(struct arb_account *a, uint64_t begin)
 {
 	const struct arb_claim *c = &a->claim;
 
-	if (c->busy)
-		a->since = c->busy_since && c->busy_since < a->from ? c->busy_since : a->from;
-	else if (!a->flying || a->from > begin)
-		a->since = a->from;
+	/* Still the same where the work of one process goes on while another's ends. */
+	if (!a->flying || a->from > begin || (c->busy && c->busy_since >= c->idle_since))
+		a->since = c->busy && c->busy_since && c->busy_since < a->from ? c->busy_since : a->from;
 	a->flying = c->busy;
 }
 
