@@ -53,7 +53,9 @@ class ApiServer:
         await site.start()
         port = self._runner.addresses[0][1]
         path = directory / "kubeconfig"
-        cluster = {"name": "c", "cluster": {"server": f"http://127.0.0.1:{port}"}}
+        # A cluster names its own authority: without one the agent would load all of the system's, as it never does.
+        server = {"server": f"http://127.0.0.1:{port}", "insecure-skip-tls-verify": True}
+        cluster = {"name": "c", "cluster": server}
         context = {"name": "x", "context": {"cluster": "c", "user": "u"}}
         users = [{"name": "u", "user": {"token": "none"}}]
         whole = {"clusters": [cluster], "contexts": [context], "users": users, "current-context": "x"}

@@ -1,265 +1,41 @@
-"""`partage-plugin`: the node agent as a program.
+"""`partage-plugin`: starts the node agent, in little time and memory.
 
-Reads its settings, connects to the API server, and runs the agent until SIGTERM or SIGINT; SIGHUP reads the settings
-again. Logs are JSON, one line a decision, on standard error. Exit codes: 0 ended when asked; 1 it cannot go on (the
-last lines say why); 2 the settings are wrong.
+Pods that want seats fail while no agent is registered, and every node pays for the agent's memory: so what is loaded
+and kept is decided here, before the first import of the program itself (`program`, where the exit codes are told).
+Nothing can go wrong: a C library without `mallopt` keeps its own ways.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import ctypes
-import os
-import signal
+import gc
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import structlog
-
-from partage import __version__
-from partage.devices.nvidia.backend import NvidiaBackend
-from partage.devices.nvidia.nvml import Nvml
-from partage.kube import Client, load_config
-from partage.model import DeviceError, LaunchError, PartageError, UsageError
-from partage.model.node_devices import SafeMode
-from partage.run import libraries
-from partage.run.simulated import context_of
-from partage_plugin.agent import Agent, Choices
-from partage_plugin.configure import load, reload
-from partage_plugin.kubepods import ClusterPods
-from partage_plugin.logs import configure_logs
-from partage_plugin.monitor.hub import Hub
-from partage_plugin.monitor.reader import Reader
-from partage_plugin.monitor.sampler import Sampler
-from partage_plugin.node import NodeWriter
-from partage_plugin.node_object import KubeNode
-from partage_plugin.node_text import Say
-from partage_plugin.nvidia_options import nvidia_options
-from partage_plugin.places import Places
-from partage_plugin.ports import MonotonicClock
-from partage_plugin.reports import KubeReports
-from partage_plugin.shown import card_figures, held_of, not_ready
+from partage_plugin.hidden import hidden
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
-    from partage_plugin.settings import Settings
-
-PAGES_AFTER_S: Final = 2.0
-MANAGER: Final = "partage-agent"
 _M_ARENA_MAX: Final = -8  # of malloc.h
-
-log = structlog.get_logger("partage.agent")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the agent; return its exit code."""
-    configure_logs()
-    _keep_small()
-    given = sys.argv[1:] if argv is None else argv
-    try:
-        settings = load(given, os.environ)
-        if not settings.node:
-            limit, step = "the node's name is needed", "set NODE_NAME from spec.nodeName, or --node"
-            raise UsageError("settings", "no node", limit, step)
-    except UsageError as error:
-        log.error("settings", error=str(error))
-        return 2
-    configure_logs(settings.log_level)
-    log.info("starting", version=__version__, node=settings.node)
-    try:
-        return asyncio.run(_until_ended(settings, given))
-    except PartageError as error:
-        log.error("cannot go on", error=str(error))
-    except BaseExceptionGroup as group:
-        for leaf in _leaves(group):
-            log.error("cannot go on", error=str(leaf), kind=type(leaf).__name__, exc_info=leaf)
-    return 1
+    _share_heaps()
+    gc.disable()  # what is imported stays: looking for garbage among it, again and again, takes its time
+    with hidden("rich"):  # with which structlog would colour what nobody sees on a terminal
+        from partage_plugin.program import run  # noqa: PLC0415 -- after all of the above
+    gc.freeze()
+    gc.enable()
+    return run(sys.argv[1:] if argv is None else argv)
 
 
-async def _until_ended(settings: Settings, argv: Sequence[str]) -> int:
-    """Run everything until a signal ends it; return 0 then."""
-    ended = asyncio.Event()
-    hangup = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, ended.set)
-    loop.add_signal_handler(signal.SIGHUP, hangup.set)
-    config = load_config(settings.kubeconfig or None)
-    async with Client.connect(config, manager=MANAGER) as client:
-        world = _World(settings, argv, client)
-        with contextlib.closing(world):
-            serving = asyncio.ensure_future(world.run(hangup))
-            asked = asyncio.ensure_future(ended.wait())
-            await asyncio.wait((serving, asked), return_when=asyncio.FIRST_COMPLETED)
-            for task in (serving, asked):
-                task.cancel()
-            results = await asyncio.gather(serving, asked, return_exceptions=True)
-    if isinstance(results[0], BaseException) and not isinstance(results[0], asyncio.CancelledError):
-        raise results[0]
-    log.info("ended; what runs keeps its limits")
-    return 0
-
-
-class _World:
-    """The agent with everything real around it."""
-
-    def __init__(self, settings: Settings, argv: Sequence[str], client: Client) -> None:
-        self._settings = settings
-        self._argv = argv
-        self._options = nvidia_options(settings)
-        for note in self._options.notes:
-            log.warning("settings", note=note)
-        driver = _driver(settings)
-        if driver is not None:
-            log.warning("no real driver is used: the cards are SIMULATED", libraries=str(driver))
-        clock = MonotonicClock()
-        self._backend = NvidiaBackend(self._options.options, clock, driver)
-        self._pods = ClusterPods(client, settings.node)
-        self._reports = KubeReports(client, self._pods, settings.node)
-        self._hub = Hub(lambda: _nvml(driver))
-        self.agent = Agent(
-            choices=Choices(
-                node=settings.node,
-                oversub=self._options.oversub,
-                preload_by_variable=settings.delivery == "variable",
-                safe_mode=settings.whole_card_safe_mode,
-                tells_numa=self._options.tells_numa,
-                one_card=settings.nvidia.fail_requests_greater_than_one,
-            ),
-            places=_places(settings),
-            backend=self._backend,
-            pods=self._pods,
-            reports=self._reports,
-            watch=self._hub,
-            library=Path(settings.library) if settings.library else libraries.find_library(),
-            clock=clock,
-            context_of=context_of if driver is not None else lambda _: None,
-        )
-        self._node = NodeWriter(
-            settings.node, KubeNode(client, settings.node), self.agent.cards, clock, say=self._say, safe=self._safe
-        )
-        self.agent.tell_node = self._node.tell
-        self._sampler = Sampler(Reader(lambda: held_of(self.agent), lambda: card_figures(self.agent.cards)).read, clock)
-
-    async def run(self, hangup: asyncio.Event) -> None:
-        """Serve until cancelled or something cannot go on."""
-        self._hub.start()
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._pods.run(), name="pods")
-            tasks.create_task(self._reports.run(), name="reports")
-            tasks.create_task(self.agent.run(), name="agent")
-            tasks.create_task(self._node.run(), name="node")
-            tasks.create_task(self._sampler.run(), name="figures")
-            tasks.create_task(self._reload(hangup), name="settings")
-            if self._settings.metrics.port:
-                await self.agent.registered(PAGES_AFTER_S)
-                tasks.create_task(self._serve(), name="pages")
-
-    async def _serve(self) -> None:
-        # Imported when kubelet has its seats: the HTTP server takes as long to load as all the rest.
-        from partage_plugin.web import Answers, serve  # noqa: PLC0415
-
-        metrics = self._settings.metrics
-        answers = Answers(
-            node=self._settings.node,
-            figures=self._sampler,
-            not_alive=tuple,
-            not_ready=lambda: not_ready(self.agent, self._pods),
-            hami_names=metrics.hami_names,
-        )
-        try:
-            await serve(answers, metrics.address, metrics.port)
-        except OSError as error:
-            subject = f"port {metrics.port} of {metrics.address}"
-            step = "set metrics.port to a free one, or 0 for none"
-            raise LaunchError(
-                subject, error.strerror or error, "figures and health are asked for there", step
-            ) from error
-
-    def _say(self) -> Say:
-        nvidia = self._settings.nvidia
-        return Say(
-            version=__version__,
-            backend=self._backend.name,
-            oversub=self._options.oversub,
-            labels=nvidia.labels,
-            hami=nvidia.hami_annotations,
-        )
-
-    def _safe(self) -> tuple[SafeMode, ...]:
-        front = self.agent.front
-        given = {} if front is None else front.safe_grants()
-        return tuple(SafeMode(pod=pod, uuids=uuids) for pod, uuids in given.items())
-
-    async def _reload(self, hangup: asyncio.Event) -> None:
-        while True:
-            await hangup.wait()
-            hangup.clear()
-            try:
-                found = reload(self._settings, self._argv, os.environ)
-                options = nvidia_options(found.settings)
-            except UsageError as error:
-                log.error("settings are wrong; those before hold on", error=str(error))
-                continue
-            self._settings, self._options = found.settings, options
-            self._backend.configure(options.options)
-            configure_logs(found.settings.log_level)
-            for change in found.live:
-                log.info("setting changed", key=change.key, before=change.before, after=change.after)
-            for change in found.later:
-                log.warning("setting needs a restart", key=change.key, before=change.before, after=change.after)
-            await self.agent.discover()
-            await self._node.tell()
-
-    def close(self) -> None:
-        """Let go of the watchers and of NVML."""
-        self._hub.stop()
-        self._backend.close()
-
-
-def _driver(settings: Settings) -> Path | None:
-    """Return the directory of the simulated driver's libraries; None: the real driver's, by their names."""
-    if settings.driver == "real":
-        return None
-    return libraries.driver_directory(simulate=settings.driver == "simulated")
-
-
-def _nvml(driver: Path | None) -> Nvml | None:
-    """Return NVML for the watchers; None where it does not answer: overhead is not corrected then."""
-    try:
-        return Nvml(driver)
-    except DeviceError as error:
-        log.warning("watchers go without NVML", error=str(error))
-        return None
-
-
-def _keep_small() -> None:
+def _share_heaps() -> None:
     """Let all threads share two heaps: each of our many threads would get one of its own, and keep it."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 2)
-
-
-def _places(settings: Settings) -> Places:
-    places = settings.places
-    return Places(
-        root=Path(places.root),
-        cdi=Path(places.cdi),
-        plugins=Path(places.plugins),
-        pod_resources=Path(places.kubelet) / "pod-resources/kubelet.sock",
-        library=Path(places.library),
-        locks=Path(places.locks),
-    )
-
-
-def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
-    for error in group.exceptions:
-        if isinstance(error, BaseExceptionGroup):
-            yield from _leaves(error)
-        else:
-            yield error
 
 
 if __name__ == "__main__":

@@ -1,0 +1,46 @@
+"""The agent's program loads no more than it needs: what it hides from libraries stays out, and is whole elsewhere."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from partage_plugin.hidden import hidden
+
+
+def test_a_hidden_module_cannot_be_imported_and_comes_back() -> None:
+    """Inside it is not there; after that it is the same as before."""
+    import wave  # noqa: PLC0415 -- any module that nobody else needs
+
+    with hidden("wave"), pytest.raises(ImportError):
+        import wave as _  # noqa: PLC0415, F401
+    assert sys.modules["wave"] is wave
+
+
+def test_a_module_that_was_not_loaded_can_be_loaded_after() -> None:
+    """Hiding leaves no trace of a module that nobody had loaded, even where the import inside failed."""
+    sys.modules.pop("this_is_none", None)
+    with pytest.raises(ImportError), hidden("this_is_none"):
+        import this_is_none  # type: ignore[import-not-found]  # noqa: PLC0415, F401
+    assert "this_is_none" not in sys.modules
+
+
+def test_the_program_is_without_what_it_does_not_need() -> None:
+    """Neither colours nor an HTTP server are loaded before kubelet has its seats; pages come without authorities."""
+    code = """
+import partage_plugin.main, sys
+sys.argv = ["partage-plugin", "--node="]
+assert partage_plugin.main.main(["--config=/nowhere"]) == 2
+loaded = [name for name in ("rich", "pygments", "aiohttp", "prometheus_client") if name in sys.modules]
+assert not loaded, loaded
+import ssl
+partage_plugin.program._load_http()
+import partage_plugin.web
+from aiohttp import connector
+assert connector._SSL_CONTEXT_VERIFIED is None
+assert sys.modules["ssl"] is ssl
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
