@@ -38,7 +38,11 @@ def configure_logs(level: str = "info", *, json: bool = True) -> None:
         else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), timestamp_key="time")
     )
     structlog.configure(
-        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        processors=[
+            structlog.stdlib.filter_by_level,  # first: a line that nobody will see is not made
+            *shared,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
         logger_factory=structlog.stdlib.LoggerFactory(),
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,
