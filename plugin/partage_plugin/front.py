@@ -149,6 +149,9 @@ class SharesFront:
             message=f"what holds the limits of its containers: {word}",
         )
         self.on_handed_over()
+        now = self._pods.get(claim.pod.uid)
+        if now is not None and now is not claim.pod:
+            self.pod_changed(now)  # resized while its devices were prepared
         return held
 
     async def _hand_over(self, claim: Claim) -> Held:
@@ -201,12 +204,13 @@ class SharesFront:
         if checkpoint.entries:
             await self._known_pods()
         claims = list(self._claims(checkpoint))
+        for claim in claims:  # what runs keeps its room, whatever comes before it by its grant
+            self._desk.adopt(claim.name, pod_uid=claim.pod.uid, pod=claim.pod.full_name, container=claim.container)
         for claim in sorted(claims, key=lambda claim: self._order(claim.pod)):
             try:
                 await self._open(claim)
             except Refused as refusal:
                 log.warning("not rebuilt", hand_over=claim.name, pod=claim.pod.full_name, error=str(refusal))
-                self._desk.adopt(claim.name, pod_uid=claim.pod.uid, pod=claim.pod.full_name, container=claim.container)
         self._adopt_strays()
 
     async def _known_pods(self) -> None:

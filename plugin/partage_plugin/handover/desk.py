@@ -27,8 +27,8 @@ from partage_plugin.refusal import Refused
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from partage.devices.backend import Backend, ContainerEdits
-    from partage.model.grant import ContainerGrant, Grant
+    from partage.devices.backend import Backend, Card, ContainerEdits
+    from partage.model.grant import ContainerGrant, Grant, GrantShare
     from partage.run.handover import HandOver
     from partage_plugin.cards import Cards
     from partage_plugin.handover.cdi import CdiDirectory
@@ -112,7 +112,7 @@ class Desk:
         self._context_of = context_of
         self._gates = Gates()
         self._held: dict[str, Held] = {}
-        self._reserved: dict[str, str] = {}  # name -> pod UID, while its devices are prepared
+        self._reserved: dict[object, str] = {}  # request -> pod UID, while its devices are prepared
 
     @property
     def held(self) -> Mapping[str, Held]:
@@ -133,13 +133,14 @@ class Desk:
         """Open a hand-over for its container; raises Refused. Asking again for the same is no change."""
         grant = self._grants.of(claim.pod)
         part = self._part(claim, grant)
-        self._check_room(claim.pod)
-        self._reserved[claim.name] = claim.pod.uid
+        self._check_room(claim.pod, held=any(held.pod_uid == claim.pod.uid for held in self._held.values()))
+        request = object()  # kubelet asks again where it waited too long: two for one name
+        self._reserved[request] = claim.pod.uid
         try:
             edits = await self._prepare(part)
             return self._open(claim, grant, part, edits)
         finally:
-            del self._reserved[claim.name]
+            del self._reserved[request]
 
     def _part(self, claim: Claim, grant: Grant) -> ContainerGrant:
         subject = f"container {claim.container!r} of {claim.pod.full_name}"
@@ -155,20 +156,26 @@ class Desk:
             limit = "one share a container on this node (nvidia.failRequestsGreaterThanOne)"
             raise Refused(TOO_MANY, (subject, f"asks for {claim.seats} shares", limit, "ask for one"))
         for share in part.shares:
-            card = self._cards.by_uuid.get(share.uuid)
-            if card is None or share.backend != self._backend.name:
-                there = ", ".join(self._cards.by_uuid) or "no card"
-                raise Refused(CARD_MISSING, (subject, f"a share of {share.uuid}", f"this node has {there}", step))
+            card = self._card_of(share, subject)
             if not card.healthy:
                 value, limit = f"a share of {share.uuid}", f"the card failed: {card.reason or 'no reason known'}"
                 raise Refused(CARD_FAILED, (subject, value, limit, "wait for the card, or " + step))
-            if share.memory > card.physical:
-                value = f"{format_memory(share.memory)} of {share.uuid}"
-                raise Refused(TOO_LARGE, (subject, value, f"the card has {format_memory(card.physical)}", step))
         return part
 
-    def _check_room(self, pod: Pod) -> None:
-        wanted = self._grants.promise(pod, held=False)
+    def _card_of(self, share: GrantShare, subject: str) -> Card:
+        """Return the card of a share; raises Refused where there is none, or where it is smaller than the share."""
+        step = "delete the pod and let its controller make a new one"
+        card = self._cards.by_uuid.get(share.uuid)
+        if card is None or share.backend != self._backend.name:
+            there = ", ".join(self._cards.by_uuid) or "no card"
+            raise Refused(CARD_MISSING, (subject, f"a share of {share.uuid}", f"this node has {there}", step))
+        if share.memory > card.physical:
+            value = f"{format_memory(share.memory)} of {share.uuid}"
+            raise Refused(TOO_LARGE, (subject, value, f"the card has {format_memory(card.physical)}", step))
+        return card
+
+    def _check_room(self, pod: Pod, *, held: bool) -> None:
+        wanted = self._grants.promise(pod, held=held)
         if wanted is not None:
             check_sums(wanted, self._promises(pod.uid), self._cards.by_uuid, oversub=self._oversub)
 
@@ -201,6 +208,8 @@ class Desk:
             enforcement=self._backend.enforcement(part.mode),
             context_of=self._context_of,
         )
+        if claim.name in self._held and not self._store.entry(claim.name).path.is_dir():
+            self._drop(claim.name)  # somebody removed it: what we have open of it reaches nobody
         ledger = self._store.ledger_inode(claim.name)
         try:
             entry = self._store.ensure(claim.name)
@@ -249,21 +258,30 @@ class Desk:
         Raises Refused, and then nothing has changed. Where a running container cannot be brought up to it (a card that
         it has not), none of the pod's is.
         """
-        mine = [held for held in self._held.values() if held.pod_uid == pod.uid and held.grant is not None]
+        mine = [held for held in self._held.values() if held.pod_uid == pod.uid]
         if not mine:
             return None
-        grant = self._grants.of(pod)
+        for held in mine:
+            held.pod = pod.full_name  # one that was adopted before its pod was known has none
+        try:
+            grant = self._grants.of(pod)
+        except Refused:
+            if all(held.grant is None for held in mine):
+                return None  # what was adopted goes on with the limits it has
+            raise
         behind = [held for held in mine if held.generation < grant.gen and held.container in grant.containers]
         if not behind:
             return None
         for held in behind:
+            subject = f"container {held.container!r} of {pod.full_name}"
             before = [share.uuid for share in held.policy.devices]
             after = [share.uuid for share in grant.containers[held.container].shares]
             if before != after:
-                subject = f"container {held.container!r} of {pod.full_name}"
                 value, limit = f"cards {', '.join(after)}", f"it runs on {', '.join(before)}"
                 raise Refused(MOVED, (subject, value, limit, "a running container stays on its cards: start it anew"))
-        self._check_room(pod)
+            for share in grant.containers[held.container].shares:
+                self._card_of(share, subject)
+        self._check_room(pod, held=False)
         for held in behind:
             self._rewrite(held, grant)
         return grant.gen
@@ -289,11 +307,7 @@ class Desk:
 
     async def close(self, name: str) -> None:
         """End a hand-over and remove all that it has on this node; one that is not open is removed just the same."""
-        held = self._held.pop(name, None)
-        if held is not None:
-            self._watch.remove(name)
-            self._gates.drop(name)
-            held.file.close()
+        held = self._drop(name)
         self._cdi.remove(name)
         self._store.remove(name)
         if held is not None and held.grant is not None:
@@ -301,6 +315,14 @@ class Desk:
                 await self._backend.release(held.grant.shares)
             except DeviceError as error:
                 log.warning("a backend did not take devices back", hand_over=name, error=str(error))
+
+    def _drop(self, name: str) -> Held | None:
+        held = self._held.pop(name, None)
+        if held is not None:
+            self._watch.remove(name)
+            self._gates.drop(name)
+            held.file.close()
+        return held
 
     def let_go(self) -> None:
         """Close all files: the agent ends, the containers go on."""

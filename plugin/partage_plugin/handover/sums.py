@@ -42,13 +42,16 @@ def check_sums(
 ) -> None:
     """Raise Refused where the cards cannot keep `wanted` beside the promises before it and those that run already.
 
+    One that runs itself is held to the latter only: an earlier one that waits for its end must not stop its restart.
     `oversub`: permille of the allocatable memory that an administrator lets promises add up to.
     """
-    beside = [other for other in others if other.order < wanted.order or other.held]
+    beside = [other for other in others if other.held or (other.order < wanted.order and not wanted.held)]
     for uuid, need in wanted.need.items():
+        card = cards.get(uuid)
+        if card is None:
+            continue  # nothing of it can be handed over: the container that wants it is refused
         there = [other for other in beside if uuid in other.need]
         total = sum((other.need[uuid] for other in there), need)
-        card = cards[uuid]
         room = card.physical if wanted.whole and not there else card.allocatable * oversub // _WHOLE_CARD
         if total.memory <= room and total.cores <= _WHOLE_CARD:
             continue

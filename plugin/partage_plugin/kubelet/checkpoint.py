@@ -118,7 +118,7 @@ class CheckpointFile:
                 for key, (entry, before) in known.items()
             }
             entries = tuple(entry for _, entry in self._entries.values())
-        except (msgspec.DecodeError, UnicodeError, binascii.Error, DecodeError, ValueError) as error:
+        except (msgspec.DecodeError, UnicodeError, binascii.Error, DecodeError, ValueError, RecursionError) as error:
             limit = "the layout that Kubernetes 1.28 to 1.37 writes"
             step = "containers are identified by PodResources alone meanwhile; update Partage"
             raise self._defect(f"cannot be read ({error})", limit, step) from error

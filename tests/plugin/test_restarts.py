@@ -1,0 +1,221 @@
+"""What restarts, late answers and lost cards must not change: who has room, whose limits hold, that the agent lives."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from partage.model import names
+from partage_plugin import front
+from tests.plugin.test_handover import refused, run
+from tests.plugin.test_life import policy, started, until
+from tests.plugin.world import CARDS, GI, World, card, grant_text, part, pod_of, share
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from partage.devices.backend import ContainerEdits
+    from partage.model.grant import GrantShare
+    from tests.plugin.kubelet import Entry
+
+
+async def late_one_runs(world: World) -> tuple[Entry, Entry]:
+    """Two pods that do not fit together: the later one by its grant runs, the earlier one waits."""
+    for uid, at in (("u2", 9), ("u1", 5)):
+        text = grant_text(uid, at=at, app=part(share(0, 50 * GI)))
+        await world.pods.put(pod_of(uid, text=text, app=part()))
+        entry = await world.kubelet.allocate(uid, f"default/pod-{uid}", "app")
+        if uid == "u2":
+            await world.kubelet.pre_start(entry)
+    early, late = world.kubelet.entries[1], world.kubelet.entries[0]
+    await refused(world, early)
+    return early, late
+
+
+def test_a_restart_of_the_agent_does_not_let_in_who_waited(tmp_path: Path) -> None:
+    async def go() -> None:
+        world = World(tmp_path)
+        async with world.running():
+            early, late = await late_one_runs(world)
+        await world.kubelet.start()
+        async with world.agent():
+            await world.kubelet.registered()
+            assert policy(world, late).is_open
+            assert not policy(world, early).is_open, "100 of 80 GiB are open"
+            assert "pod-u2" in await refused(world, early)
+        await world.kubelet.stop()
+
+    run(go())
+
+
+def test_a_container_that_ran_starts_again_before_who_waits_for_its_end(tmp_path: Path) -> None:
+    async def go() -> None:
+        world = World(tmp_path)
+        async with world.running():
+            early, late = await late_one_runs(world)
+            await world.kubelet.pre_start(late)  # it crashed: else both wait for each other
+            await refused(world, early)
+
+    run(go())
+
+
+def test_a_card_that_is_gone_after_a_restart(tmp_path: Path) -> None:
+    """The agent goes on, and so does the pod's container on the other card; a resize of the pod is refused whole."""
+
+    async def go() -> None:
+        world = World(tmp_path)
+        containers: dict[str, Any] = {"a": part(share(0)), "b": part(share(1))}
+        async with world.running():
+            await world.pods.put(pod_of("u1", **containers))
+            first, second = [await world.kubelet.allocate("u1", "default/pod-u1", name) for name in containers]
+            await world.kubelet.pre_start(first)
+            await world.kubelet.pre_start(second)
+        world.backend.cards = (card(0),)
+        await world.kubelet.start()
+        async with world.agent():
+            await world.kubelet.registered()
+            await world.kubelet.pre_start(first)
+            text = grant_text("u1", gen=2, a=part(share(0, 9 * GI)), b=part(share(1)))
+            await world.pods.put(pod_of("u1", text=text, **containers))
+            await world.told.until(lambda told: ("pod-u1", names.CONDITION_RESIZED) in told.conditions)
+            assert world.told.conditions["pod-u1", names.CONDITION_RESIZED][:2] == (False, "CardMissing")
+            assert [policy(world, entry).generation for entry in (first, second)] == [1, 1], "one of two was changed"
+        await world.kubelet.stop()
+
+    run(go())
+
+
+def test_what_was_adopted_without_its_pod_is_resized_when_it_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The API server was away at the start: what runs keeps generation and limit, then follows its grant."""
+
+    async def go() -> None:
+        world = World(tmp_path)
+        async with world.running():
+            entry = await started(world, "u1", app=part(share(0, 8 * GI)))
+        world.pods.pods.clear()
+        world.pods.synced.clear()
+        monkeypatch.setattr(front, "SYNC_S", 0.01)
+        await world.kubelet.start()
+        async with world.agent() as agent:
+            await world.kubelet.registered()
+            assert policy(world, entry).generation == 1
+            await world.pods.put(pod_of("u1", text="", app=part()))
+            await until(lambda: agent.desk.held[entry.name].pod == "default/pod-u1")
+            assert not world.told.events, "what runs was refused"
+            text = grant_text("u1", gen=2, app=part(share(0, 4 * GI)))
+            await world.pods.put(pod_of("u1", text=text, app=part()))
+            await until(lambda: policy(world, entry).generation == 2)
+            assert policy(world, entry).devices[0].memory == 4 * GI
+        await world.kubelet.stop()
+
+    run(go())
+
+
+class Slow:
+    """A backend's `prepare` that takes until the test lets it go on."""
+
+    def __init__(self, world: World) -> None:
+        self._prepare = world.backend.prepare
+        self.asked = 0
+        self.go_on = asyncio.Event()
+        world.backend.prepare = self  # type: ignore[method-assign]
+
+    async def __call__(self, shares: Sequence[GrantShare]) -> ContainerEdits:
+        self.asked += 1
+        await self.go_on.wait()
+        return await self._prepare(shares)
+
+
+def test_a_grant_that_changes_while_its_devices_are_prepared(tmp_path: Path) -> None:
+    async def go() -> None:
+        world = World(tmp_path)
+        async with world.running():
+            await world.pods.put(pod_of("u1", app=part(share(0, 12 * GI))))
+            entry = await world.kubelet.allocate("u1", "default/pod-u1", "app")
+            slow = Slow(world)
+            start = asyncio.ensure_future(world.kubelet.pre_start(entry))
+            await until(lambda: slow.asked)
+            text = grant_text("u1", gen=2, app=part(share(0, 4 * GI)))
+            await world.pods.put(pod_of("u1", text=text, app=part()))
+            await asyncio.sleep(0)  # the follower of pods sees it: nothing is open yet
+            slow.go_on.set()
+            await start
+            assert (policy(world, entry).generation, policy(world, entry).devices[0].memory) == (2, 4 * GI)
+
+    run(go())
+
+
+def test_kubelet_asks_again_while_devices_are_prepared(tmp_path: Path) -> None:
+    async def go() -> None:
+        world = World(tmp_path)
+        async with world.running():
+            await world.pods.put(pod_of("u1", app=part()))
+            entry = await world.kubelet.allocate("u1", "default/pod-u1", "app")
+            slow = Slow(world)
+            starts = [asyncio.ensure_future(world.kubelet.pre_start(entry)) for _ in range(2)]
+            await until(lambda: slow.asked == 2)
+            slow.go_on.set()
+            await asyncio.gather(*starts)
+            assert policy(world, entry).is_open
+
+    run(go())
+
+
+def test_a_hand_over_that_somebody_removed(tmp_path: Path) -> None:
+    """Under the agent's eyes: the container's next start has a policy again, and later resizes reach it."""
+
+    async def go() -> None:
+        world = World(tmp_path)
+        async with world.running():
+            entry = await started(world, "u1", app=part(share(0, 8 * GI)))
+            shutil.rmtree(world.places.root / entry.name)
+            await world.kubelet.pre_start(entry)
+            assert policy(world, entry).is_open
+            text = grant_text("u1", gen=2, app=part(share(0, 9 * GI)))
+            await world.pods.put(pod_of("u1", text=text, app=part()))
+            await until(lambda: policy(world, entry).generation == 2)
+
+    run(go())
+
+
+def test_more_than_the_card_has_is_no_resize(tmp_path: Path) -> None:
+    """Promises may add up to more than the card, a single share may not."""
+
+    async def go() -> None:
+        world = World(tmp_path)
+        async with world.running(oversub=2000):
+            entry = await started(world, "u1", app=part(share(0, 8 * GI)))
+            text = grant_text("u1", gen=2, app=part(share(0, 100 * GI)))
+            await world.pods.put(pod_of("u1", text=text, app=part()))
+            await world.told.until(lambda told: ("pod-u1", names.CONDITION_RESIZED) in told.conditions)
+            assert world.told.conditions["pod-u1", names.CONDITION_RESIZED][:2] == (False, "ShareTooLarge")
+            assert policy(world, entry).devices[0].memory == 8 * GI
+
+    run(go())
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"Data":' + '{"a":' * 100_000, '{"Data":{"PodDeviceEntries":' + "[" * 100_000, "\x00" * (1 << 20)],
+    ids=["deep", "deep-list", "zeros"],
+)
+def test_garbage_for_a_checkpoint_ends_nothing(tmp_path: Path, text: str) -> None:
+    async def go() -> None:
+        world = World(tmp_path)
+        world.places.plugins.mkdir()
+        world.kubelet.write_raw_checkpoint(text)
+        async with world.running():
+            assert len(world.kubelet.devices) == 10 * len(CARDS)
+            await world.pods.put(pod_of("u1", app=part()))
+            entry = await world.kubelet.allocate("u1", "default/pod-u1", "app")
+            world.kubelet.write_raw_checkpoint(text)
+            await world.kubelet.pre_start(entry)  # PodResources and what was minted leave no doubt
+            assert policy(world, entry).is_open
+
+    run(go())
