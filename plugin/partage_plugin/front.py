@@ -276,6 +276,9 @@ class SharesFront:
 
     def pod_changed(self, pod: Pod) -> None:
         """Bring what runs up to the pod's grant, where that is another one now."""
+        trouble = self._grants.twin_trouble(pod)
+        if trouble is not None:
+            self._reports.event(pod, trouble.reason, str(trouble), warning=True)
         try:
             generation = self._desk.resize(pod)
         except Refused as refusal:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from partage.model import ShareClass, names
+from partage.model import ShareClass, hami_twin, names
 from partage.model.grant import ContainerGrant, Grant, GrantShare
 from partage_plugin.refusal import Refused
 
@@ -39,7 +39,8 @@ class SafeMode:
         """Whether this is a pod without a grant that asks for whole cards and nothing else of ours."""
         vendor = self._resource.partition("/")[0]
         asked = {name for container in pod.containers for name in container.asks if name.partition("/")[0] == vendor}
-        return names.GRANT not in pod.annotations and asked == {self._resource}
+        is_granted = names.GRANT in pod.annotations or hami_twin.ANNOTATION in pod.annotations  # the latter by HAMi
+        return not is_granted and asked == {self._resource}
 
     def grant(self, pod: Pod, cards: Mapping[str, Card], busy: Collection[str]) -> Grant:
         """Return a grant of free whole cards for every container of the pod that asks; raises Refused."""

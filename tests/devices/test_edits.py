@@ -279,3 +279,23 @@ def test_only_cards_that_are_there_and_well_are_prepared(on_machine: OnMachine, 
     assert "XID 48" in failed
     assert healthy == [index != 1 for index in range(8)]
     assert well is None
+
+
+def test_modes_whose_limits_nothing_here_holds_are_refused(on_machine: OnMachine) -> None:
+    body = """
+    found = {}
+    for mode in ("shim", "timeslice", "whole", "mig", "mps", "vendor"):
+        try:
+            found[mode] = backend.enforcement(mode).name
+        except DeviceError as error:
+            found[mode] = [error.subject, error.value, error.limit, error.step]
+    print(json.dumps(found))
+    """
+    found = on_machine("8xh100", BACKEND.replace("{body}", body.strip()))
+    assert (found["shim"], found["timeslice"], found["whole"]) == ("SHIM", "NONE", "NONE")
+    for mode in ("mig", "mps", "vendor"):
+        subject, value, limit, step = found[mode]
+        assert (subject, value) == ("backend nvidia", f"mode {mode}")
+        assert "mode shim" in limit
+        assert "timeslice and whole" in limit
+        assert step

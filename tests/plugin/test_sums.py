@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -58,3 +60,12 @@ def test_what_an_administrator_lets_be_promised_twice() -> None:
     check_sums(promise(120, 1), [], CARDS, oversub=1500)
     with pytest.raises(Refused):
         check_sums(promise(121, 1), [], CARDS, oversub=1500)
+
+
+def test_beside_what_nobody_can_tell_only_what_runs_goes_on() -> None:
+    blind = Promise((0, 0, "h"), "pod-h", {UUID: Need(seats=1)}, held=True, unknown=True)
+    with pytest.raises(Refused, match="pod-h") as caught:
+        check_sums(promise(1, 1), [blind], CARDS)
+    assert caught.value.reason == "CardUseUnknown"
+    check_sums(promise(1, 1, held=True), [blind], CARDS)
+    check_sums(promise(1, 1), [replace(blind, need={"GPU-2": Need(seats=1)})], CARDS)

@@ -43,6 +43,7 @@ class Cards:
     def __init__(self, *cards: Card) -> None:
         self.cards = cards or (card(0), card(1))
         self.fails: str | None = None
+        self.cannot_hold: frozenset[str] = frozenset()
         self.released: list[tuple[GrantShare, ...]] = []
         self.changes: asyncio.Queue[HealthChange] = asyncio.Queue()
 
@@ -67,6 +68,8 @@ class Cards:
         self.released.append(tuple(shares))
 
     def enforcement(self, mode: Mode) -> Enforcement:
+        if mode in self.cannot_hold:
+            raise DeviceError("cards", f"mode {mode}", "another mode is needed", "mend the test")
         return Enforcement.NONE if mode in {"whole", "timeslice"} else Enforcement.SHIM
 
 

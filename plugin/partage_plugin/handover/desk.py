@@ -27,7 +27,7 @@ from partage_plugin.refusal import Refused
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from partage.devices.backend import Backend, Card, ContainerEdits
+    from partage.devices.backend import Backend, Card, ContainerEdits, Enforcement
     from partage.model.grant import ContainerGrant, Grant, GrantShare
     from partage.run.handover import HandOver
     from partage_plugin.cards import Cards
@@ -42,6 +42,7 @@ CARD_MISSING: Final = "CardMissing"
 CARD_FAILED: Final = "CardUnhealthy"
 TOO_MANY: Final = "TooManyShares"
 TOO_LARGE: Final = "ShareTooLarge"
+MODE: Final = "ModeNotEnforced"
 NOT_READY: Final = "DeviceNotReady"
 NOT_WRITTEN: Final = "HandOverNotWritten"
 MOVED: Final = "ResizeMovesCards"
@@ -133,12 +134,13 @@ class Desk:
         """Open a hand-over for its container; raises Refused. Asking again for the same is no change."""
         grant = self._grants.of(claim.pod)
         part = self._part(claim, grant)
+        enforcement = self._enforcement(part, f"container {claim.container!r} of {claim.pod.full_name}")
         self._check_room(claim.pod, held=any(held.pod_uid == claim.pod.uid for held in self._held.values()))
         request = object()  # kubelet asks again where it waited too long: two for one name
         self._reserved[request] = claim.pod.uid
         try:
             edits = await self._prepare(part)
-            return self._open(claim, grant, part, edits)
+            return self._open(claim, grant, part, edits, enforcement)
         finally:
             del self._reserved[request]
 
@@ -194,18 +196,27 @@ class Desk:
         found += [_promise_of(held) for held in self._held.values() if held.pod_uid not in known]
         return found
 
+    def _enforcement(self, part: ContainerGrant, subject: str) -> Enforcement:
+        """Return what will hold its limits; raises Refused for a mode that the backend cannot hold."""
+        try:
+            return self._backend.enforcement(part.mode)
+        except DeviceError as error:
+            raise Refused(MODE, (subject, f"{error.subject}: {error.value}", error.limit, error.step)) from error
+
     async def _prepare(self, part: ContainerGrant) -> ContainerEdits:
         try:
             return await self._backend.prepare(part.shares)
         except DeviceError as error:
             raise Refused(NOT_READY, error) from error
 
-    def _open(self, claim: Claim, grant: Grant, part: ContainerGrant, edits: ContainerEdits) -> Held:
+    def _open(
+        self, claim: Claim, grant: Grant, part: ContainerGrant, edits: ContainerEdits, enforcement: Enforcement
+    ) -> Held:
         policy = policy_of(
             part,
             generation=grant.gen,
             cards=self._cards.by_uuid,
-            enforcement=self._backend.enforcement(part.mode),
+            enforcement=enforcement,
             context_of=self._context_of,
         )
         if claim.name in self._held and not self._store.entry(claim.name).path.is_dir():
@@ -272,6 +283,7 @@ class Desk:
         behind = [held for held in mine if held.generation < grant.gen and held.container in grant.containers]
         if not behind:
             return None
+        enforcements: list[Enforcement] = []
         for held in behind:
             subject = f"container {held.container!r} of {pod.full_name}"
             before = [share.uuid for share in held.policy.devices]
@@ -281,18 +293,19 @@ class Desk:
                 raise Refused(MOVED, (subject, value, limit, "a running container stays on its cards: start it anew"))
             for share in grant.containers[held.container].shares:
                 self._card_of(share, subject)
+            enforcements.append(self._enforcement(grant.containers[held.container], subject))
         self._check_room(pod, held=False)
-        for held in behind:
-            self._rewrite(held, grant)
+        for held, enforcement in zip(behind, enforcements, strict=True):
+            self._rewrite(held, grant, enforcement)
         return grant.gen
 
-    def _rewrite(self, held: Held, grant: Grant) -> None:
+    def _rewrite(self, held: Held, grant: Grant, enforcement: Enforcement) -> None:
         part = grant.containers[held.container]
         policy = policy_of(
             part,
             generation=grant.gen,
             cards=self._cards.by_uuid,
-            enforcement=self._backend.enforcement(part.mode),
+            enforcement=enforcement,
             context_of=self._context_of,
         )
         try:

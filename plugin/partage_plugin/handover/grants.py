@@ -1,7 +1,8 @@
 """The grants of this node's pods, parsed once per text, and what each takes of every card.
 
 Asked at each `PreStartContainer` and at each change of a pod. A pod without a usable grant is Refused with the reason
-that its owner can act on; who wrote a grant is what the admission policy answers for.
+that its owner can act on; who wrote a grant is what the admission policy answers for. A pod that has only HAMi's twin
+was started by HAMi's device plugin: what it has is counted, as what runs and came first, and it gets nothing here.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from partage.model import GrantError, names
+import structlog
+
+from partage.model import GrantError, hami_twin, names
 from partage.model.grant import Grant, parse_grant
 from partage.model.need import Need, granted_need
 from partage_plugin.handover.sums import Promise
@@ -23,17 +26,26 @@ if TYPE_CHECKING:
 
 MISSING: Final = "GrantMissing"
 INVALID: Final = "GrantInvalid"
+FOREIGN: Final = "GrantOfHami"
+TWIN_INVALID: Final = "GrantOfHamiInvalid"
+
+log = structlog.get_logger("partage.grants")
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A grant's text and roles, and what they mean; `pod`: from which they were read last."""
+    """A grant's text and roles, and what they mean; `pod`: from which they were read last.
+
+    `twin`: HAMi's, where there is no text of ours; `adopted`: what it gives, None where that cannot be told.
+    """
 
     pod: Pod
     text: str
+    twin: str | None
     roles: tuple[tuple[str, Role], ...]
     result: Grant | Refused
     need: Mapping[str, Need]
+    adopted: Grant | None = None
 
 
 class Grants:
@@ -52,15 +64,27 @@ class Grants:
 
     def give(self, pod: Pod, grant: Grant) -> None:
         """Let a pod that has no text have this grant: whole-card safe mode."""
-        self._known[pod.uid] = _Known(pod, "", pod.roles, grant, granted_need(grant, pod.roles))
+        self._known[pod.uid] = _Known(pod, "", None, pod.roles, grant, granted_need(grant, pod.roles))
 
     def promise(self, pod: Pod, *, held: bool) -> Promise | None:
-        """Return what a pod's grant takes of each card; None where it has no usable one."""
+        """Return what a pod's grant takes of each card; None where it has no usable one.
+
+        With HAMi's twin alone the pod holds what that says already; of one that cannot be read, each card it names.
+        """
         known = self._look(pod)
+        if known.twin is not None and known.need:
+            order = (hami_twin.TERM, 0, pod.uid)
+            return Promise(order, pod.full_name, known.need, held=True, unknown=known.adopted is None)
         if isinstance(known.result, Refused):
             return None
         whole = all(container.mode == "whole" for container in known.result.containers.values())
         return Promise(known.result.order, pod.full_name, known.need, held=held, whole=whole)
+
+    def twin_trouble(self, pod: Pod) -> Refused | None:
+        """Return why it cannot be told what a pod has that has HAMi's twin only; None where it can."""
+        known = self._look(pod)
+        is_trouble = known.twin is not None and known.adopted is None
+        return known.result if is_trouble and isinstance(known.result, Refused) else None
 
     def forget(self, uids: Collection[str]) -> None:
         """Forget pods that are no more."""
@@ -72,8 +96,9 @@ class Grants:
         if known is not None and known.pod is pod:
             return known
         text = pod.annotations.get(names.GRANT, "")
-        if known is None or (known.text, known.roles) != (text, pod.roles):
-            known = self._parse(pod, text)
+        twin = None if text else pod.annotations.get(hami_twin.ANNOTATION)
+        if known is None or (known.text, known.twin, known.roles) != (text, twin, pod.roles):
+            known = self._parse(pod, text) if twin is None else self._adopt(pod, twin)
         else:
             known = replace(known, pod=pod)
         self._known[pod.uid] = known
@@ -84,9 +109,32 @@ class Grants:
             value = f"no annotation {names.GRANT}"
             limit = f"pods with shares are placed by {names.SCHEDULER}, which writes it"
             step = f"set schedulerName: {names.SCHEDULER} and no nodeName, and create the pod again"
-            return _Known(pod, text, pod.roles, Refused(MISSING, (f"pod {pod.full_name}", value, limit, step)), {})
+            refusal = Refused(MISSING, (f"pod {pod.full_name}", value, limit, step))
+            return _Known(pod, text, None, pod.roles, refusal, {})
         try:
             grant = parse_grant(text, uid=pod.uid, node=self._node, pod=pod.full_name)
         except GrantError as error:
-            return _Known(pod, text, pod.roles, Refused(INVALID, error), {})
-        return _Known(pod, text, pod.roles, grant, granted_need(grant, pod.roles))
+            return _Known(pod, text, None, pod.roles, Refused(INVALID, error), {})
+        return _Known(pod, text, None, pod.roles, grant, granted_need(grant, pod.roles))
+
+    def _adopt(self, pod: Pod, twin: str) -> _Known:
+        """Count what HAMi gave a pod; a twin that cannot be read closes the cards that it names."""
+        containers = [name for name, _ in pod.roles]
+        try:
+            adopted = hami_twin.parse_twin(twin, containers, uid=pod.uid, node=self._node, pod=pod.full_name)
+        except GrantError as error:
+            cards = sorted(hami_twin.named_cards(twin))
+            log.error(
+                "what a pod of HAMi has cannot be told; the cards that it names take no other share",
+                pod=pod.full_name,
+                uid=pod.uid,
+                cards=cards,
+                error=str(error),
+            )
+            need = {uuid: Need(seats=1) for uuid in cards}
+            return _Known(pod, "", twin, pod.roles, Refused(TWIN_INVALID, error), need)
+        value = f"annotation {hami_twin.ANNOTATION} without {names.GRANT}"
+        limit = "what HAMi gave is counted here, and its containers are started by HAMi's device plugin alone"
+        step = f"delete the pod and create it again with schedulerName: {names.SCHEDULER} and no nodeName"
+        refusal = Refused(FOREIGN, (f"pod {pod.full_name}", value, limit, step))
+        return _Known(pod, "", twin, pod.roles, refusal, granted_need(adopted, pod.roles), adopted)

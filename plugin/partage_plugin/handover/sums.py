@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from partage.model.need import Need
 
 OVERPROMISED: Final = "CardOverpromised"
+UNKNOWN: Final = "CardUseUnknown"
 _WHOLE_CARD: Final = 1000  # permille
 
 
@@ -27,7 +28,8 @@ _WHOLE_CARD: Final = 1000  # permille
 class Promise:
     """What one pod's grant takes of each card.
 
-    `held`: a container of it was handed over; `whole`: it has the card to itself, so the water line is not for it.
+    `held`: a container of it was handed over; `whole`: it has the card to itself, so the water line is not for it;
+    `unknown`: it has something of each card and nobody can tell how much.
     """
 
     order: tuple[int, int, str]
@@ -35,6 +37,7 @@ class Promise:
     need: Mapping[str, Need]
     held: bool = False
     whole: bool = False
+    unknown: bool = False
 
 
 def check_sums(
@@ -51,6 +54,7 @@ def check_sums(
         if card is None:
             continue  # nothing of it can be handed over: the container that wants it is refused
         there = [other for other in beside if uuid in other.need]
+        _check_known(wanted, uuid, there)
         total = sum((other.need[uuid] for other in there), need)
         room = card.physical if wanted.whole and not there else card.allocatable * oversub // _WHOLE_CARD
         if total.memory <= room and total.cores <= _WHOLE_CARD:
@@ -64,3 +68,12 @@ def check_sums(
             limit = f"{format_cores(_WHOLE_CARD)} can be promised of it"
         step = f"delete this pod, or wait for one of these to end: {who}"
         raise Refused(OVERPROMISED, (f"card {uuid} for {wanted.pod}", value, limit, step))
+
+
+def _check_known(wanted: Promise, uuid: str, there: Iterable[Promise]) -> None:
+    """Raise Refused where one has something of the card and nobody can tell how much; what runs goes on beside it."""
+    who = ", ".join(sorted(other.pod for other in there if other.unknown))
+    if who and not wanted.held:
+        limit = "a share is given only where all that is promised of a card is known"
+        step = f"see the events of these pods, and delete them or wait for their end: {who}"
+        raise Refused(UNKNOWN, (f"card {uuid} for {wanted.pod}", "what pods have of it cannot be told", limit, step))

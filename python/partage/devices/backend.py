@@ -119,4 +119,7 @@ class Backend(Protocol):
         """Give back what `prepare` made; a container that ended, or that never started. Never twice harmful."""
 
     def enforcement(self, mode: Mode) -> Enforcement:
-        """Return what holds the limits of a container of this mode."""
+        """Return what holds the limits of a container of this mode; raises DeviceError for one that cannot be held.
+
+        `NONE` is for the modes that promise no limits: `timeslice` and `whole`.
+        """

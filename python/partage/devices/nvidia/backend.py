@@ -32,7 +32,11 @@ if TYPE_CHECKING:
 NAME: Final = "nvidia"
 LOOK_S: Final = 30.0
 _AGAIN: Final = "delete the pod: it is placed anew"
-_HOLDS: Final = {"shim": Enforcement.SHIM}
+_HOLDS: Final = {
+    "shim": Enforcement.SHIM,
+    "timeslice": Enforcement.NONE,  # shown as what it is: isolated by nobody
+    "whole": Enforcement.NONE,  # nobody is beside it
+}
 
 
 class NvidiaBackend:
@@ -123,8 +127,12 @@ class NvidiaBackend:
         """Give back nothing: whole cards are shared as they are, and no mode of theirs was changed."""
 
     def enforcement(self, mode: Mode) -> Enforcement:
-        """Return what holds the limits of a container of this mode."""
-        return _HOLDS.get(mode, Enforcement.NONE)
+        """Return what holds the limits of a container of this mode; raises DeviceError where nothing here would."""
+        held = _HOLDS.get(mode)
+        if held is None:
+            limit = "this release holds limits in mode shim; timeslice and whole are given without isolation"
+            raise DeviceError(f"backend {NAME}", f"mode {mode}", limit, "place the pod anew in mode shim")
+        return held
 
     def close(self) -> None:
         """Let NVML go; what hangs in it is left behind."""
