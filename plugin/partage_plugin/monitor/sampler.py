@@ -72,7 +72,7 @@ class Sampler:
         try:
             self._figures = await asyncio.to_thread(self._read)
             self._read_at = self._clock.now()
-        except Exception:
+        except Exception:  # a defect in reading must not end the agent: logged in full, and counted on the pages
             log.exception("figures cannot be read")
             if self._clock.now() - self._read_at > STALE_S:
                 self._figures = Figures(failures={"all": 1})

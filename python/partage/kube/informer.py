@@ -231,7 +231,7 @@ class Informer(Generic[T]):
     def _call(self, handler: Callable[[Change[T]], None], change: Change[T]) -> None:
         try:
             handler(change)
-        except Exception:
+        except Exception:  # one caller's defect must not blind the others: logged in full, with the object
             self._log.exception("a handler failed", change=change.kind, uid=change.key.uid, name=change.key.name)
 
     def _answer(self, waiter: _Waiter[T], change: Change[T]) -> None:
