@@ -6,6 +6,7 @@ line starts without them.
 
 from partage.model.device import SHORT_UUID, Device, pick
 from partage.model.errors import (
+    AskError,
     DeviceError,
     GrantError,
     KubeError,
@@ -15,6 +16,7 @@ from partage.model.errors import (
     NotFoundError,
     PartageError,
     PolicyError,
+    Problem,
     ShareRefused,
     UsageError,
 )
@@ -23,6 +25,7 @@ from partage.model.units import Bytes, Permille, format_cores, format_memory, pa
 
 __all__ = [
     "SHORT_UUID",
+    "AskError",
     "Bytes",
     "Device",
     "DeviceError",
@@ -35,6 +38,7 @@ __all__ = [
     "PartageError",
     "Permille",
     "PolicyError",
+    "Problem",
     "Share",
     "ShareClass",
     "ShareRefused",

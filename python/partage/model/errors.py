@@ -9,6 +9,7 @@
     ├── LaunchError         a program cannot be started with a share, or was started without the library
     ├── NotFoundError       no hand-over, profile or fault of that name
     ├── GrantError          a pod's grant is missing, malformed, contradictory, or another pod's
+    ├── AskError            a pod asks for shares in a way that has no meaning; lists every problem
     ├── NodeDevicesError    a node's device annotation cannot be read
     └── KubeError           the API server refuses a request, or does not answer
 
@@ -17,6 +18,12 @@ with all four, which is what the command line prints.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class PartageError(Exception):
@@ -66,6 +73,31 @@ class NotFoundError(PartageError):
 
 class GrantError(PartageError):
     """A pod's grant cannot be used; its containers do not start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong with what a pod asks for: where, what was found, what is accepted, what to do."""
+
+    where: str
+    value: str
+    accepted: str
+    step: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.value}; {self.accepted}; {self.step}"
+
+
+class AskError(PartageError):
+    """A pod asks for shares in a way that has no meaning. `problems`: all that is wrong with it, at least one."""
+
+    def __init__(self, subject: str, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(problems)
+        first = self.problems[0]
+        super().__init__(subject, f"{first.where}: {first.value}", first.accepted, first.step)
+
+    def __str__(self) -> str:
+        return f"{self.subject}: " + " | ".join(str(problem) for problem in self.problems)
 
 
 class NodeDevicesError(PartageError):

@@ -1,0 +1,105 @@
+"""A pod as far as Partage reads it: few fields, whatever else there is stays unread.
+
+Decoded straight from the API server's JSON by admission, by the extender and by informers, or converted from a mapping
+(YAML that a user brings). What can go wrong: a field of another type than the API's; msgspec.ValidationError says
+where. Lists and maps may be null, as people leave them empty in YAML.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from partage.model.need import Role
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+DEFAULT_SCHEDULER: Final = "default-scheduler"
+
+
+class Env(msgspec.Struct, frozen=True):
+    """One variable; `value` is None where it comes from elsewhere (`valueFrom`)."""
+
+    name: str
+    value: str | None = None
+
+
+class ResourcesView(msgspec.Struct, frozen=True):
+    """Amounts as written: the API server sends text, YAML of users has numbers too."""
+
+    limits: dict[str, str | int | float] | None = None
+    requests: dict[str, str | int | float] | None = None
+
+
+class SecurityView(msgspec.Struct, frozen=True):
+    """What a container may do to its host."""
+
+    privileged: bool | None = None
+
+
+class ContainerView(msgspec.Struct, frozen=True, rename="camel"):
+    """One container."""
+
+    name: str = ""
+    resources: ResourcesView | None = None
+    env: tuple[Env, ...] | None = None
+    restart_policy: str | None = None
+    security_context: SecurityView | None = None
+
+
+class SpecView(msgspec.Struct, frozen=True, rename="camel"):
+    """What is to run. `priority` is what the API server made of the priority class."""
+
+    containers: tuple[ContainerView, ...] | None = None
+    init_containers: tuple[ContainerView, ...] | None = None
+    ephemeral_containers: tuple[ContainerView, ...] | None = None
+    scheduler_name: str | None = None
+    node_name: str | None = None
+    priority: int | None = None
+    priority_class_name: str | None = None
+    preemption_policy: str | None = None
+    runtime_class_name: str | None = None
+
+
+class MetaView(msgspec.Struct, frozen=True, rename="camel"):
+    """Whose it is. `generate_name` stands where a controller lets the API server choose the name."""
+
+    name: str | None = None
+    generate_name: str | None = None
+    namespace: str | None = None
+    uid: str | None = None
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+
+
+class PodView(msgspec.Struct, frozen=True):
+    """A pod."""
+
+    metadata: MetaView = MetaView()
+    spec: SpecView = SpecView()
+
+    @property
+    def subject(self) -> str:
+        """How messages name the pod."""
+        meta = self.metadata
+        return f"pod {meta.namespace or 'default'}/{meta.name or meta.generate_name or '(without a name)'}"
+
+    @property
+    def scheduler(self) -> str:
+        """Who is to place it."""
+        return self.spec.scheduler_name or DEFAULT_SCHEDULER
+
+    @property
+    def annotations(self) -> dict[str, str]:
+        """Its annotations, empty where there are none."""
+        return self.metadata.annotations or {}
+
+    def each(self) -> Iterator[tuple[ContainerView, Role, str]]:
+        """Yield container, role and place (`spec/initContainers/0`), in the order in which they start."""
+        for number, container in enumerate(self.spec.init_containers or ()):
+            role = Role.SIDECAR if container.restart_policy == "Always" else Role.INIT
+            yield container, role, f"/spec/initContainers/{number}"
+        for number, container in enumerate(self.spec.containers or ()):
+            yield container, Role.APP, f"/spec/containers/{number}"
