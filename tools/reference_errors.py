@@ -213,6 +213,8 @@ class _Raises(ast.NodeVisitor):
         error = getattr(model, name, None)
         if isinstance(error, type) and issubclass(error, model.PartageError) and len(node.args) == 4:
             self.found.append(Raised(name, tuple(map(self.words, node.args)), self.source))
+        elif len(node.args) == 4 and (name == "Problem" or getattr(node.func, "attr", "") == "note"):
+            self.found.append(Raised(model.AskError.__name__, tuple(map(self.words, node.args)), self.source))
         elif name == "_defect" and self.helper:
             parts = (*map(self.words, node.args), self.helper[1])
             self.found.append(Raised(self.helper[0], parts, self.source))
@@ -264,7 +266,7 @@ def command_rows() -> Iterator[str]:
     everything = raised()
     for name in sorted({found.kind for found in everything}):
         error = getattr(model, name)
-        code = exit_codes.of_error(error("", "", "", ""))
+        code = exit_codes.of_error(error.__new__(error))  # by its class alone
         yield f"### {name}: exit code {code.value}"
         yield " ".join((error.__doc__ or "").split())
         rows = ["| object | value | limit | next step |", "|---|---|---|---|"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 
 from partage.model import (
+    AskError,
     DeviceError,
     LaunchError,
     LedgerError,
@@ -47,6 +48,7 @@ MEANINGS = {
 }
 
 _OF_ERROR: dict[type[PartageError], ExitCode] = {
+    AskError: ExitCode.USAGE,
     UsageError: ExitCode.USAGE,
     ShareRefused: ExitCode.REFUSED,
     DeviceError: ExitCode.NO_DRIVER,
