@@ -1,0 +1,206 @@
+"""The books: which pod has what of which card. The one place in which cards are promised.
+
+Filled by the scheduler's watch, asked by the extender, by preemption, resize, quota and `partage explain`. A pure
+function of the pods and nodes that it was told of, in whatever order, plus reservations: so a restart rebuilds them
+identically and `recount` can prove them. No I/O and no clock; for one thread. What can go wrong: what is asked for does
+not fit (ShareRefused), or a grant is asked for that was never promised (GrantError).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from partage.model.errors import GrantError
+from partage.model.reasons import Code
+from partage.scheduler.adopt import use_of
+from partage.scheduler.answers import Filtered, NodeVerdict, Placement, Unfit, Verdicts
+from partage.scheduler.cards import Kinds, NodeState, PodUse
+from partage.scheduler.fits import card_verdicts, fit_plan, fits, plan_of
+from partage.scheduler.granting import grant_of
+from partage.scheduler.plan import Defaults
+from partage.scheduler.rank import node_key, steps
+from partage.scheduler.reservations import Reservation, Reservations
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from partage.model.ask import PodAsk
+    from partage.model.grant import Grant
+    from partage.scheduler.facts import NodeFacts, PodFacts
+
+RESERVED_S: Final = 30.0  # how long a reservation waits for its bind
+_LAST: Final = 1 << 62  # what is reserved has no grant yet and goes after all that have one
+
+
+class Books:
+    """All nodes and pods."""
+
+    def __init__(self, *, defaults: Defaults | None = None, reserved_s: float = RESERVED_S) -> None:
+        self._defaults = defaults or Defaults()
+        self._reserved_s = reserved_s
+        self._kinds = Kinds()
+        self._nodes: dict[str, NodeState] = {}
+        self._pods: dict[str, PodFacts] = {}
+        self._at: dict[str, str] = {}  # pod -> node on which it is counted
+        self._reservations = Reservations()
+
+    # ---- what the API says ----
+
+    def set_node(self, node: NodeFacts) -> None:
+        """Take over a node as it is now."""
+        self._node(node.name).set_facts(node)
+
+    def drop_node(self, name: str) -> None:
+        """Forget a node that is gone; what its pods have is remembered as long as the pods are."""
+        state = self._nodes.get(name)
+        if state is None:
+            return
+        state.set_facts(None)
+        if not state.pods:
+            del self._nodes[name]
+
+    def set_pod(self, pod: PodFacts) -> None:
+        """Take over a pod as it is now; once it is bound or finished, that counts and no reservation."""
+        before = self._pods.get(pod.uid)
+        if before == pod:
+            return
+        self._pods[pod.uid] = pod
+        if not pod.node and not pod.finished:
+            return  # what is reserved for it stays
+        self._reservations.pop(pod.uid)
+        self._put(pod.uid, pod.node, use_of(pod))
+
+    def drop_pod(self, uid: str) -> None:
+        """Forget a pod that is gone, and what was reserved for it."""
+        self._pods.pop(uid, None)
+        self._reservations.pop(uid)
+        self._put(uid, "", None)
+
+    # ---- questions ----
+
+    def filter(self, ask: PodAsk, names: Sequence[str] | None = None) -> Filtered:
+        """Return which of these nodes (None: of all) take the pod, and why the others do not; promises nothing."""
+        plan = plan_of(ask.shape, self._defaults)
+        fitting, refused = [], {}
+        for name in self._nodes if names is None else dict.fromkeys(names):
+            found = self._fit(ask, name)
+            if isinstance(found, Unfit):
+                refused[name] = found
+            else:
+                fitting.append(name)
+        del plan
+        return Filtered(fitting, refused)
+
+    def rank(self, ask: PodAsk, names: Sequence[str]) -> list[tuple[str, int]]:
+        """Return those of these nodes that fit with 0 to 10 points, the best, which alone has 10, first."""
+        plan = plan_of(ask.shape, self._defaults)
+        keys = {}
+        for name in names:
+            found = self._fit(ask, name)
+            if isinstance(found, Placement):
+                keys[name] = node_key(self._nodes[name].without((ask.uid,)), plan, found)
+        return steps(sorted(keys, key=lambda name: (keys[name], name)))
+
+    def why(self, ask: PodAsk) -> Verdicts:
+        """Return what every node and every card says to the pod."""
+        plan = plan_of(ask.shape, self._defaults)
+        ranked = dict(self.rank(ask, list(self._nodes)))
+        verdicts = []
+        for name in self._nodes:
+            state = self._nodes[name].without((ask.uid,))
+            found = fit_plan(state, plan)
+            cards = {want.name: card_verdicts(state, plan, place) for place, want in enumerate(plan.wants)}
+            placement = found if isinstance(found, Placement) else None
+            unfit = found if isinstance(found, Unfit) else None
+            verdicts.append(NodeVerdict(name, placement, unfit, ranked.get(name, 0), cards))
+        order = {name: place for place, name in enumerate(ranked)}
+        verdicts.sort(key=lambda one: (order.get(one.node, len(order)), -_nearness(one), one.node))
+        return Verdicts(tuple(verdicts))
+
+    # ---- promises ----
+
+    def reserve(self, ask: PodAsk, node: str, now: float) -> Placement:
+        """Promise the pod its cards on this node until they are bound or time is up, in place of an earlier promise.
+
+        Raises ShareRefused where it does not fit; an earlier promise then stays.
+        """
+        found = self._fit(ask, node)
+        if isinstance(found, Unfit):
+            raise found.error(ask.subject)
+        held = self._reservations.get(ask.uid)
+        is_binding = held is not None and held.is_binding and held.node == node
+        self._reservations.put(Reservation(ask, found, now + self._reserved_s, is_binding))
+        use = PodUse(ask.subject, (_LAST, 0, ask.uid), found.need, found.seats, reserved=True, priority=ask.priority)
+        self._put(ask.uid, node, use)
+        return found
+
+    def release(self, uid: str) -> None:
+        """Give back what is reserved for a pod; nothing where nothing is, or where it is bound."""
+        if self._reservations.pop(uid) is not None:
+            self._put(uid, "", None)
+
+    def expire(self, now: float) -> list[str]:
+        """Give back what waited too long for its bind, and return whose that was."""
+        late = self._reservations.expired(now)
+        for uid in late:
+            self.release(uid)
+        return late
+
+    def grant_for(self, uid: str, node: str, *, term: int, bound_at: int) -> tuple[Grant, str]:
+        """Return the grant, and HAMi's twin, of what is reserved; from then on it stays until `release` or the watch.
+
+        `term`: of the Lease; `bound_at`: Unix µs. Raises GrantError where nothing is reserved there.
+        """
+        held = self._reservations.get(uid)
+        if held is None or held.node != node:
+            found = "nothing reserved" if held is None else f"reserved on {held.node}"
+            raise GrantError(f"pod {uid} on node {node}", found, "a grant is of what was reserved", "schedule it again")
+        grant, twin = grant_of(held.ask, held.placement, term=term, bound_at=bound_at)
+        self._reservations.bind(uid)
+        return grant, twin
+
+    # ---- what is known ----
+
+    @property
+    def nodes(self) -> Mapping[str, NodeState]:
+        """Every node by name, for `fits`; not to be changed."""
+        return self._nodes
+
+    @property
+    def pods(self) -> Mapping[str, PodFacts]:
+        """Every pod by UID."""
+        return self._pods
+
+    def reservation(self, uid: str) -> Reservation | None:
+        """Return what is reserved for a pod."""
+        return self._reservations.get(uid)
+
+    def _fit(self, ask: PodAsk, name: str) -> Placement | Unfit:
+        state = self._nodes.get(name)
+        if state is None:
+            return Unfit(name, Code.NODE_UNKNOWN)
+        return fits(state, ask.shape, without=(ask.uid,), defaults=self._defaults)
+
+    def _node(self, name: str) -> NodeState:
+        state = self._nodes.get(name)
+        if state is None:
+            state = self._nodes[name] = NodeState(name, self._kinds)
+        return state
+
+    def _put(self, uid: str, node: str, use: PodUse | None) -> None:
+        """Count a pod on this node and nowhere else."""
+        before = self._at.pop(uid, None)
+        if before is not None:
+            state = self._nodes[before]
+            state.remove(uid)
+            if state.facts is None and not state.pods:
+                del self._nodes[before]
+        if use is not None:
+            self._node(node).add(uid, use)
+            self._at[uid] = node
+
+
+def _nearness(verdict: NodeVerdict) -> int:
+    """Return how many cards would do, counted for the container that has fewest."""
+    fitting = [sum(card.code is None for card in cards) for cards in verdict.cards.values()]
+    return min(fitting, default=0)

@@ -1,0 +1,259 @@
+"""A node's cards and who has what of them: the state on which everything is decided.
+
+Kept by the books, read by `fits`. What does not change with use is a `CardKind`, shared by all cards that are alike;
+what does is four lists of numbers by the card's place on the node. Free amounts go below zero where more was promised
+than there is (two schedulers, a card that shrank): nothing new fits then. Integers only; cannot fail.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from partage.devices.rules import RULES
+from partage.model.need import Need
+from partage.model.reasons import Code
+from partage.model.share import CORES_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from partage.devices.rules import Topology
+    from partage.model.grant import Mode
+    from partage.model.node_devices import NodeDevice, NodeDevices
+    from partage.model.share import ShareClass
+    from partage.scheduler.facts import NodeFacts
+
+SAFE_MODE: Final = "safe mode: "  # before the UIDs under which its cards are counted
+_TOKEN: Final = re.compile(r"[a-z0-9]+")
+_SIZE: Final = re.compile(r"([0-9]+)gb")
+
+
+@dataclass(frozen=True, slots=True)
+class CardKind:
+    """What a card is. Memory in bytes: `line` is what shares may add up to, `allocatable` what percentages mean.
+
+    `closed`: why it takes nothing new whoever asks; `tokens`: the words of its product name.
+    """
+
+    backend: str
+    product: str
+    mode: Mode
+    physical: int
+    allocatable: int
+    line: int
+    seats: int
+    index: int
+    numa: int
+    qos: ShareClass | None
+    closed: Code | None
+    tokens: frozenset[str] = field(compare=False)
+
+
+def tokens_of(text: str) -> frozenset[str]:
+    """Return the words of a product name or of a wish for one, in lower case: `A100-80GB` -> a100, 80gb, 80."""
+    words = _TOKEN.findall(text.lower())
+    return frozenset([*words, *(size[1] for word in words if (size := _SIZE.fullmatch(word)))])
+
+
+def kind_of(card: NodeDevice, oversub: int, cordoned: Collection[str]) -> CardKind:
+    """Return what a card of a node's annotation is; `oversub` in permille."""
+    closed = None
+    if not card.health:
+        closed = Code.CARD_NOT_HEALTHY
+    elif card.uuid in cordoned:
+        closed = Code.CARD_CORDONED
+    return CardKind(
+        card.backend,
+        card.kind,
+        card.mode,
+        card.physical,
+        card.memory,
+        card.memory * oversub // CORES_MAX,
+        card.seats,
+        card.index,
+        card.numa,
+        card.qos or None,
+        closed,
+        tokens_of(f"{card.backend} {card.kind}"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PodUse:
+    """What one pod has of a node. `order`: of two that cannot both hold the smaller keeps its cards.
+
+    `reserved`: promised by these books and not yet bound; `closes`: cards of which it has something and nobody can
+    tell how much, for the reason in `trouble`.
+    """
+
+    subject: str
+    order: tuple[int, int, str]
+    need: Mapping[str, Need]
+    seats: Mapping[str, int]
+    reserved: bool = False
+    closes: frozenset[str] = frozenset()
+    trouble: str = ""
+    priority: int = 0
+
+
+class Kinds:
+    """Kinds and link matrices that are alike are one object: there are few, and what is known of it is kept with it."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[CardKind, CardKind] = {}
+        self._topologies: dict[tuple[object, ...], dict[str, Topology]] = {}
+
+    def kind(self, kind: CardKind) -> CardKind:
+        """Return the one object of this value."""
+        return self._kinds.setdefault(kind, kind)
+
+    def topologies(self, devices: NodeDevices) -> Mapping[str, Topology]:
+        """Return backend -> what its rules make of a node's links."""
+        backends = tuple(card.backend for card in devices.devices)
+        key = (devices.links, backends)
+        found = self._topologies.get(key)
+        if found is None:
+            found = self._topologies[key] = {
+                backend: RULES[backend].topology(
+                    devices.links, [place for place, name in enumerate(backends) if name == backend]
+                )
+                for backend in sorted(set(backends) & RULES.keys())
+            }
+        return found
+
+
+class NodeState:
+    """One node: facts, the pods on it, and what is free of each card by its place in the annotation."""
+
+    __slots__ = (
+        "closed",
+        "cores",
+        "facts",
+        "kinds",
+        "memory",
+        "name",
+        "place",
+        "pods",
+        "seats",
+        "seats_used",
+        "shared",
+        "tenants",
+        "topologies",
+        "uuids",
+    )
+
+    def __init__(self, name: str, shared: Kinds) -> None:
+        self.name = name
+        self.shared = shared
+        self.facts: NodeFacts | None = None
+        self.pods: dict[str, PodUse] = {}
+        self.kinds: list[CardKind] = []
+        self.uuids: list[str] = []
+        self.place: dict[str, int] = {}
+        self.topologies: Mapping[str, Topology] = {}
+        self.memory: list[int] = []
+        self.cores: list[int] = []
+        self.seats: list[int] = []
+        self.tenants: list[int] = []
+        self.closed: dict[str, str] = {}
+        self.seats_used: dict[str, int] = {}
+
+    def set_facts(self, facts: NodeFacts | None) -> None:
+        """Take over what is known of the node now."""
+        self.facts = facts
+        devices = None if facts is None else facts.devices
+        if facts is None or devices is None:
+            self.kinds, self.uuids, self.topologies = [], [], {}
+        else:
+            self.kinds = [self.shared.kind(kind_of(card, devices.oversub, facts.cordoned)) for card in devices.devices]
+            self.uuids = [card.uuid for card in devices.devices]
+            self.topologies = self.shared.topologies(devices)
+        self.place = {uuid: place for place, uuid in enumerate(self.uuids)}
+        self.recount()
+
+    def recount(self) -> None:
+        """Add everything up anew."""
+        self.memory = [kind.line for kind in self.kinds]
+        self.cores = [CORES_MAX] * len(self.kinds)
+        self.seats = [kind.seats for kind in self.kinds]
+        self.tenants = [0] * len(self.kinds)
+        self.closed = {}
+        self.seats_used = {}
+        for use in (*self.pods.values(), *self._safe().values()):
+            self._count(use, 1)
+
+    def add(self, uid: str, use: PodUse) -> None:
+        """Count a pod, in place of what was counted for it."""
+        before = self.pods.get(uid)
+        if before is not None:
+            self.remove(uid)
+        self.pods[uid] = use
+        self._count(use, 1)
+
+    def remove(self, uid: str) -> None:
+        """Give back what a pod has; nothing where it has nothing."""
+        use = self.pods.pop(uid, None)
+        if use is None:
+            return
+        if use.closes:
+            self.recount()  # another pod may close the same card
+        else:
+            self._count(use, -1)
+
+    def _count(self, use: PodUse, sign: int) -> None:
+        for uuid, need in use.need.items():
+            at = self.place.get(uuid)
+            if at is not None:
+                self.memory[at] -= sign * need.memory
+                self.cores[at] -= sign * need.cores
+                self.seats[at] -= sign * need.seats
+                self.tenants[at] += sign
+        for resource, seats in use.seats.items():
+            left = self.seats_used.get(resource, 0) + sign * seats
+            if left:
+                self.seats_used[resource] = left
+            else:
+                self.seats_used.pop(resource, None)
+        for uuid in use.closes:
+            self.closed[uuid] = min(use.trouble, self.closed.get(uuid, use.trouble))
+
+    def _safe(self) -> dict[str, PodUse]:
+        """Return what the agent gave in whole-card safe mode, which no grant tells."""
+        devices = None if self.facts is None else self.facts.devices
+        if devices is None or not devices.safe:
+            return {}
+        physical = {card.uuid: card.physical for card in devices.devices}
+        return {
+            f"{SAFE_MODE}{given.pod}": PodUse(
+                subject=f"{SAFE_MODE}{given.pod}",
+                order=(1 << 62, 0, given.pod),
+                need={uuid: Need(physical.get(uuid, 0), CORES_MAX, 1) for uuid in given.uuids},
+                seats={},
+            )
+            for given in devices.safe
+        }
+
+    def without(self, uids: Collection[str]) -> NodeState:
+        """Return the node as it would be without these pods; the node itself where none of them is on it."""
+        if not any(uid in self.pods for uid in uids):
+            return self
+        copy = NodeState(self.name, self.shared)
+        copy.facts, copy.kinds, copy.uuids = self.facts, self.kinds, self.uuids
+        copy.place, copy.topologies = self.place, self.topologies
+        copy.memory, copy.cores, copy.seats = self.memory[:], self.cores[:], self.seats[:]
+        copy.tenants, copy.closed = self.tenants[:], dict(self.closed)
+        copy.seats_used, copy.pods = dict(self.seats_used), dict(self.pods)
+        for uid in uids:
+            copy.remove(uid)
+        return copy
+
+    @property
+    def empty(self) -> int:
+        """Return the cards, as a mask of places, that are well and on which nobody is."""
+        mask = 0
+        for at, kind in enumerate(self.kinds):
+            if not self.tenants[at] and kind.closed is None:
+                mask |= 1 << at
+        return mask
