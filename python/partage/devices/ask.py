@@ -12,6 +12,10 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from partage.devices.enflame.resources import VENDOR as ENFLAME
+from partage.devices.kunlun.resources import VENDOR as KUNLUN
+from partage.devices.metax.resources import VENDOR as METAX
+from partage.devices.neuron.resources import VENDOR as NEURON
 from partage.devices.nvidia.resources import VENDOR as NVIDIA
 from partage.devices.requests import Amounts, AskOptions, Requested
 from partage.devices.wishes import Annotated, read_ceiling, read_class, read_weight, read_wishes
@@ -28,14 +32,14 @@ if TYPE_CHECKING:
     from partage.model.need import Role
     from partage.model.pod import ContainerView
 
-VENDORS: Final[tuple[Vendor, ...]] = (NVIDIA,)
+VENDORS: Final[tuple[Vendor, ...]] = (NVIDIA, KUNLUN, METAX, NEURON, ENFLAME)
 #: Resources that count cards or shares of them.
 KINDS: Final = frozenset(kind for vendor in VENDORS for kind in vendor.kinds)
 NAMES: Final = frozenset(name for vendor in VENDORS for name in vendor.names)
 DEFAULTS: Final = AskOptions()
 #: Other ways to a card than a share of ours; none of them goes beside one in the same container.
-_FOREIGN_KINDS: Final = frozenset({"nvidia.com/gpu.shared"})
-_FOREIGN_PREFIX: Final = "nvidia.com/mig-"
+FOREIGN_KINDS: Final = frozenset({"nvidia.com/gpu.shared"})
+FOREIGN_PREFIX: Final = "nvidia.com/mig-"
 _CLASSES: Final = {"p0-system": 0, "p1-onlineserving": 1, "p2-batchtraining": 2}
 _BATCH: Final = 2
 
@@ -137,7 +141,7 @@ def _check_ephemeral(view: PodView, problems: list[Problem]) -> None:
 
 def _check_kinds(asked: Requested) -> None:
     """Note a container that asks for two kinds of shares: it has one hand-over, which cannot be mounted twice."""
-    kinds = asked.named(lambda name: name in KINDS or name in _FOREIGN_KINDS or name.startswith(_FOREIGN_PREFIX))
+    kinds = asked.named(lambda name: name in KINDS or name in FOREIGN_KINDS or name.startswith(FOREIGN_PREFIX))
     if len(kinds) > 1:
         step = "put each into a container of its own"
         asked.problems.append(Problem(asked.where, f"asks for {' and '.join(kinds)}", "one kind of share", step))

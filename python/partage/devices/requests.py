@@ -48,7 +48,7 @@ class Amounts:
 
     `memory` in bytes, `percent` and `cores` in permille, None where nothing is said; `share_class`: the vendor's word
     for it; `priority` 0 to 2. `written`: how the resources are to stand in the pod, None: not at all. `asked`: what
-    was written where it was rounded.
+    was written where it was rounded. `annotations`: what the vendor's own programs look for in the pod.
     """
 
     backend: str
@@ -63,6 +63,7 @@ class Amounts:
     profile: str = ""
     written: Mapping[str, int | None] = field(default_factory=dict)
     asked: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

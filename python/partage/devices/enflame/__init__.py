@@ -1,0 +1,1 @@
+"""Enflame GCUs: what pods ask of them."""

@@ -1,0 +1,1 @@
+"""Kunlunxin XPUs: what pods ask of them."""

@@ -1,0 +1,1 @@
+"""MetaX GPUs: what pods ask of them."""

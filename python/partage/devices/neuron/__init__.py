@@ -1,0 +1,1 @@
+"""AWS Neuron devices: what pods ask of them."""
