@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +13,7 @@ from partage.model import UsageError
 from partage.model.ask import ContainerAsk, Shape, Wishes
 from partage.model.grant import ContainerGrant, Grant, GrantShare
 from partage.model.need import Role
-from partage.model.node_devices import NodeDevice
+from partage.model.pod import SpecView
 from partage.model.share import ShareClass
 from partage.model.units import GI, MI
 from partage.scheduler.quota.book import QuotaBook, QuotaPod
@@ -47,14 +48,13 @@ def of_charge(*containers: ContainerAsk, physical: int = 0) -> dict[str, int]:
     return dict(asked_charge(shape(*containers), physical=physical))
 
 
-def card(uuid: str, gib: int, *, allocatable: int | None = None) -> NodeDevice:
-    return NodeDevice(
-        uuid=uuid, index=0, backend="nvidia", kind="X", mode="shim", physical=gib * GI,
-        memory=gib * GI if allocatable is None else allocatable, cores=1000, seats=10, numa=-1, health=True,
-    )  # fmt: skip
+@dataclass(frozen=True)
+class Card:
+    physical: int
+    allocatable: int
 
 
-def no_card(uuid: str) -> NodeDevice | None:
+def no_card(uuid: str) -> Card | None:
     return None
 
 
@@ -79,7 +79,7 @@ def test_the_amount_of_one_card_counts_for_every_card() -> None:
 def test_half_of_a_card_is_half_of_what_it_physically_has() -> None:
     wanted = shape(ask(percent=500))
     assert MEMORY not in dict(asked_charge(wanted)), "no card, no amount"
-    devices = {"GPU-a": card("GPU-a", 24, allocatable=23 * GI)}
+    devices = {"GPU-a": Card(24 * GI, 23 * GI)}
     grant = granted(("GPU-a", 23 * GI // 2))
     assert dict(granted_charge(grant, wanted.order, wanted, devices.get))[MEMORY] == 12288 * MI
     resized = granted(("GPU-a", 2 * GI))
@@ -166,19 +166,24 @@ def test_c133_a_misspelt_key_is_told_with_those_there_are() -> None:
 # ---- scopes ----------------------------------------------------------------------------------------------------------
 
 
+def traits(**spec: object) -> Traits:
+    return traits_of(msgspec.convert(spec, SpecView))
+
+
+def affinity(kind: str, **term: object) -> dict[str, object]:
+    return {kind: {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+
+
 def test_traits_of_a_spec() -> None:
-    assert traits_of({"containers": [{"name": "a"}]}) == Traits()
-    assert traits_of({"activeDeadlineSeconds": 5}).terminating
-    assert traits_of({"priorityClassName": "high"}).priority_class == "high"
-    limits = {"nvidia.com/gpu": "1", "cpu": "0"}
-    assert traits_of({"containers": [{"resources": {"limits": limits}}]}).best_effort
-    assert not traits_of({"initContainers": [{"resources": {"requests": {"memory": "1Mi"}}}]}).best_effort
-    assert not traits_of({"resources": {"limits": {"cpu": "100m"}}}).best_effort
-    term = {"requiredDuringSchedulingIgnoredDuringExecution": [{"namespaces": ["other"]}]}
-    assert traits_of({"affinity": {"podAntiAffinity": term}}).crosses_namespaces
-    assert not traits_of(
-        {"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{}]}}}
-    ).crosses_namespaces
+    assert traits(containers=[{"name": "a"}]) == Traits()
+    assert traits(activeDeadlineSeconds=5).terminating
+    assert traits(priorityClassName="high").priority_class == "high"
+    assert traits(containers=[{"resources": {"limits": {"nvidia.com/gpu": "1", "cpu": "0"}}}]).best_effort
+    assert not traits(initContainers=[{"resources": {"requests": {"memory": "1Mi"}}}]).best_effort
+    assert not traits(resources={"limits": {"cpu": "100m"}}).best_effort
+    assert traits(affinity=affinity("podAntiAffinity", namespaces=["other"])).crosses_namespaces
+    assert traits(affinity=affinity("podAffinity", namespaceSelector={})).crosses_namespaces
+    assert not traits(affinity=affinity("podAffinity", topologyKey="zone")).crosses_namespaces
 
 
 PLAIN = Traits()
@@ -186,7 +191,7 @@ HIGH = Traits(priority_class="high")
 
 
 @pytest.mark.parametrize(
-    ("scope", "traits", "meant"),
+    ("scope", "pod_traits", "meant"),
     [
         (Scope("BestEffort"), Traits(), True),
         (Scope("NotBestEffort"), Traits(), False),
@@ -201,8 +206,8 @@ HIGH = Traits(priority_class="high")
         (Scope("VolumeAttributesClass", "Exists"), HIGH, False),
     ],
 )
-def test_scopes(scope: Scope, traits: Traits, meant: bool) -> None:
-    assert scope.matches(traits) is meant
+def test_scopes(scope: Scope, pod_traits: Traits, meant: bool) -> None:
+    assert scope.matches(pod_traits) is meant
 
 
 # ---- the book --------------------------------------------------------------------------------------------------------

@@ -49,6 +49,46 @@ class ContainerView(msgspec.Struct, frozen=True, rename="camel"):
     security_context: SecurityView | None = None
 
 
+class AffinityTerm(msgspec.Struct, frozen=True, rename="camel"):
+    """Pods to be near to or far from, as far as their namespaces go."""
+
+    namespaces: tuple[str, ...] | None = None
+    namespace_selector: dict[str, object] | None = None
+
+    @property
+    def crosses(self) -> bool:
+        """Whether it may mean pods of other namespaces."""
+        return bool(self.namespaces) or self.namespace_selector is not None
+
+
+class WeightedTerm(msgspec.Struct, frozen=True, rename="camel"):
+    """A wish of the scheduler's."""
+
+    pod_affinity_term: AffinityTerm = AffinityTerm()
+
+
+class PodAffinityView(msgspec.Struct, frozen=True, rename="camel"):
+    """Affinity to pods, or the contrary."""
+
+    required_during_scheduling_ignored_during_execution: tuple[AffinityTerm, ...] | None = None
+    preferred_during_scheduling_ignored_during_execution: tuple[WeightedTerm, ...] | None = None
+
+
+class AffinityView(msgspec.Struct, frozen=True, rename="camel"):
+    """Affinity, as far as quotas ask for it."""
+
+    pod_affinity: PodAffinityView | None = None
+    pod_anti_affinity: PodAffinityView | None = None
+
+    def terms(self) -> Iterator[AffinityTerm]:
+        """Yield all terms about other pods."""
+        for rules in (self.pod_affinity, self.pod_anti_affinity):
+            if rules is not None:
+                yield from rules.required_during_scheduling_ignored_during_execution or ()
+                for wish in rules.preferred_during_scheduling_ignored_during_execution or ():
+                    yield wish.pod_affinity_term
+
+
 class SpecView(msgspec.Struct, frozen=True, rename="camel"):
     """What is to run. `priority` is what the API server made of the priority class."""
 
@@ -61,6 +101,9 @@ class SpecView(msgspec.Struct, frozen=True, rename="camel"):
     priority_class_name: str | None = None
     preemption_policy: str | None = None
     runtime_class_name: str | None = None
+    active_deadline_seconds: int | None = None
+    affinity: AffinityView | None = None
+    resources: ResourcesView | None = None  # of the pod as a whole
 
 
 class MetaView(msgspec.Struct, frozen=True, rename="camel"):
@@ -72,6 +115,7 @@ class MetaView(msgspec.Struct, frozen=True, rename="camel"):
     uid: str | None = None
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
+    creation_timestamp: str | None = None
 
 
 class PodView(msgspec.Struct, frozen=True):

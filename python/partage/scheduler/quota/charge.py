@@ -9,19 +9,41 @@ from __future__ import annotations
 
 from collections import defaultdict
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from partage.model.need import Need, need_of
 from partage.model.share import CORES_MAX
 from partage.scheduler.quota.meters import METERS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from partage.model.ask import ContainerAsk, Shape
-    from partage.model.grant import Grant, GrantShare
+    from partage.model.grant import Grant
     from partage.model.need import Role
-    from partage.model.node_devices import NodeDevice
+    from partage.scheduler.answers import Placement
+
+
+class CardSize(Protocol):
+    """A card's memory in bytes: what it carries, and what percentages of it mean."""
+
+    @property
+    def physical(self) -> int:
+        """What the card carries."""
+
+    @property
+    def allocatable(self) -> int:
+        """What shares are made of."""
+
+
+class _Taken(NamedTuple):
+    """One container's part of one card."""
+
+    backend: str
+    uuid: str
+    memory: int
+    cores: int
+
 
 Charge = tuple[tuple[str, int], ...]  # key -> bytes, permille or cards; sorted, nothing that is 0
 _Part = tuple["Role", str, str, Need]  # backend and resource
@@ -42,23 +64,46 @@ def asked_charge(shape: Shape, *, physical: int = 0) -> Charge:
 
 
 def granted_charge(
-    grant: Grant, order: Iterable[tuple[str, Role]], shape: Shape | None, card: Callable[[str], NodeDevice | None]
+    grant: Grant, order: Iterable[tuple[str, Role]], shape: Shape | None, card: Callable[[str], CardSize | None]
 ) -> Charge:
     """Return the charge of a granted pod.
 
     `order`: its containers; `shape`: what it asked, None where nobody can read it; `card`: a device by UUID, None where
     it is not there any more. What was resized since is charged as it is now.
     """
+    taken = {
+        name: [_Taken(one.backend, one.uuid, one.memory, one.cores) for one in part.shares]
+        for name, part in grant.containers.items()
+    }
+    return _taken_charge(taken, order, shape, card)
+
+
+def placed_charge(placement: Placement, shape: Shape, card: Callable[[str], CardSize | None]) -> Charge:
+    """Return the charge of a pod of this shape with these cards: the same as that of the grant it will have."""
+    backends = {one.name: one.backend for one in shape.containers}
+    taken = {
+        part.name: [_Taken(backends.get(part.name, ""), one.uuid, one.memory, one.cores) for one in part.cards]
+        for part in placement.containers
+    }
+    return _taken_charge(taken, shape.order, shape, card)
+
+
+def _taken_charge(
+    taken: Mapping[str, Sequence[_Taken]],
+    order: Iterable[tuple[str, Role]],
+    shape: Shape | None,
+    card: Callable[[str], CardSize | None],
+) -> Charge:
     asks = {one.name: one for one in shape.containers} if shape else {}
     parts: list[_Part] = []
     for name, role in order:
         ask = asks.get(name)
-        taken: dict[tuple[str, str], Need] = {}
-        for share in grant.containers[name].shares if name in grant.containers else ():
-            pair = (share.backend, ask.resource if ask else "")
-            need = Need(_granted_memory(share, ask, card(share.uuid)), share.cores, 1)
-            taken[pair] = taken.get(pair, Need()) + need
-        parts += [(role, *pair, need) for pair, need in taken.items()]
+        sums: dict[tuple[str, str], Need] = {}
+        for one in taken.get(name, ()):
+            pair = (one.backend, ask.resource if ask else "")
+            need = Need(_taken_memory(one.memory, ask, card(one.uuid)), one.cores, 1)
+            sums[pair] = sums.get(pair, Need()) + need
+        parts += [(role, *pair, need) for pair, need in sums.items()]
     return _charge(parts)
 
 
@@ -70,13 +115,13 @@ def _memory(ask: ContainerAsk, physical: int) -> int:
     return physical * (CORES_MAX if ask.percent is None else ask.percent) // CORES_MAX
 
 
-def _granted_memory(share: GrantShare, ask: ContainerAsk | None, card: NodeDevice | None) -> int:
+def _taken_memory(memory: int, ask: ContainerAsk | None, card: CardSize | None) -> int:
     """Return the bytes of one share: those of the card's physical memory where it still is the part that was asked."""
     if ask is None or card is None or ask.memory is not None or ask.profile:
-        return share.memory
+        return memory
     percent = CORES_MAX if ask.percent is None else ask.percent
     charged = card.physical * percent // CORES_MAX
-    return charged if share.memory in {card.memory * percent // CORES_MAX, charged} else share.memory
+    return charged if memory in {card.allocatable * percent // CORES_MAX, charged} else memory
 
 
 def _charge(parts: Iterable[_Part]) -> Charge:

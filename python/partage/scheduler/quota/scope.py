@@ -7,10 +7,12 @@ Used by the quota book. Both lists hold at once, and an empty one holds of every
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from partage.devices.quantity import parse_quantity
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from partage.model.pod import ResourcesView, SpecView
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,32 +59,23 @@ class Scope:
         return False
 
 
-def traits_of(spec: Mapping[str, Any]) -> Traits:
-    """Return the traits of a pod from its spec as decoded JSON."""
-    containers = [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
+def traits_of(spec: SpecView) -> Traits:
+    """Return the traits of a pod."""
+    containers = [*(spec.init_containers or ()), *(spec.containers or ())]
     return Traits(
-        terminating=spec.get("activeDeadlineSeconds") is not None,
-        best_effort=not any(_asks_compute(part.get("resources")) for part in [*containers, spec]),
-        priority_class=spec.get("priorityClassName") or "",
-        crosses_namespaces=any(map(_crosses, _affinity_terms(spec.get("affinity") or {}))),
+        terminating=spec.active_deadline_seconds is not None,
+        best_effort=not any(map(_asks_compute, [*(one.resources for one in containers), spec.resources])),
+        priority_class=spec.priority_class_name or "",
+        crosses_namespaces=spec.affinity is not None and any(term.crosses for term in spec.affinity.terms()),
     )
 
 
-def _asks_compute(resources: Mapping[str, Any] | None) -> bool:
-    for kind in ("requests", "limits"):
-        amounts = (resources or {}).get(kind) or {}
-        if any(str(amounts.get(name, "0")).strip("0.mkKMGTPEi") for name in ("cpu", "memory")):
-            return True
+def _asks_compute(resources: ResourcesView | None) -> bool:
+    if resources is None:
+        return False
+    for amounts in (resources.requests, resources.limits):
+        for name in ("cpu", "memory"):
+            amount = parse_quantity((amounts or {}).get(name, "0"))
+            if amount is None or amount.value:
+                return True
     return False
-
-
-def _affinity_terms(affinity: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
-    for kind in ("podAffinity", "podAntiAffinity"):
-        rules = affinity.get(kind) or {}
-        yield from rules.get("requiredDuringSchedulingIgnoredDuringExecution") or ()
-        for weighted in rules.get("preferredDuringSchedulingIgnoredDuringExecution") or ():
-            yield weighted.get("podAffinityTerm") or {}
-
-
-def _crosses(term: Mapping[str, Any]) -> bool:
-    return bool(term.get("namespaces")) or term.get("namespaceSelector") is not None
