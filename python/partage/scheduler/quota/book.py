@@ -226,6 +226,10 @@ class QuotaBook:
         if entry is not None and entry.pod.placed:
             self._put(replace(entry.pod, charge=charge, placed=False))
 
+    def knows(self, uid: str) -> bool:
+        """Whether a pod is here."""
+        return uid in self._where
+
     # ---- what it comes to --------------------------------------------------------------------------------------------
 
     def verdict(self, uid: str) -> Exceeded | None:
