@@ -1,0 +1,295 @@
+"""Makes room for a pod that fits nowhere: plans, keeps the place in the books, evicts, until the pod is there.
+
+The extender calls `wanted` when no node takes a pod; all else happens in `run`, so that no filter waits for it. A plan
+(`preempt.py`) first becomes a claim in the books, so that nobody else gets what the victims leave; then the pod's
+`nominatedNodeName` says where it will go, and the victims are evicted through the API, which holds disruption budgets:
+what a budget refuses now is tried again while the plan lives. The claim ends when the pod is bound or gone, when it
+fits elsewhere first, or `KEEP_S` after the last victim has gone. What can go wrong: an eviction is refused for good;
+the plan is given up, with an event on the pod, and nobody else is evicted for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Protocol
+
+import structlog
+from lightkube.models.meta_v1 import DeleteOptions, ObjectMeta, Preconditions
+from lightkube.resources.core_v1 import PodEviction, PodStatus
+
+from partage.model import KubeError, names
+from partage.scheduler.preempt import Preemption, Victim, choose_victims, units_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from partage.kube import Client, Clock
+    from partage.model.ask import PodAsk
+    from partage.model.pod import PodView
+    from partage.scheduler.answers import Placement
+    from partage.scheduler.budgets import Budgets
+    from partage.scheduler.cards import NodeState
+    from partage.scheduler.plan import Defaults
+    from partage.scheduler.preempt import Unit
+    from partage.scheduler.views import WatchedPod
+
+KEEP_S: Final = 60.0  # the place, once the last victim has gone
+PLAN_S: Final = 600.0  # a plan lives at most: a victim may take its time to end
+NAMED: Final = 5  # victims in a message
+AGAIN_S: Final = 2.0  # between tries of what a budget refuses
+REST_S: Final = 5.0  # before the same pod is planned for again in vain
+QUEUE_MAX: Final = 1000
+TOO_MANY: Final = 429
+GONE: Final = frozenset({404, 409})
+NEVER: Final = "Never"
+
+EVICTING: Final = "PreemptionStarted"
+PREEMPTED: Final = "Preempted"
+GIVEN_UP: Final = "PreemptionFailed"
+
+log = structlog.get_logger("partage.scheduler")
+
+
+class Claims(Protocol):
+    """What of the books this needs."""
+
+    @property
+    def nodes(self) -> Mapping[str, NodeState]:
+        """Every node."""
+
+    @property
+    def defaults(self) -> Defaults:
+        """What applies where a pod says nothing."""
+
+    def claim(self, ask: PodAsk, node: str, without: Sequence[str]) -> Placement:
+        """Keep a place that will be free once these pods are gone; raises ShareRefused."""
+
+    def unclaim(self, uid: str) -> None:
+        """Give it back; nothing where there is none."""
+
+
+class Told(Protocol):
+    """Where people hear of it."""
+
+    def pod_event(self, pod: PodView, reason: str, message: str, *, warning: bool = False) -> None:
+        """Tell on a pod."""
+
+
+@dataclass(slots=True)
+class Underway:
+    """A plan that is being carried out."""
+
+    pod: PodView
+    ask: PodAsk
+    plan: Preemption
+    until: float
+    left: dict[str, Victim] = field(default_factory=dict)  # victims that are still there
+    evicted: set[str] = field(default_factory=set)
+
+
+class Evictor:
+    """All preemptions of one term; owned by one event loop.
+
+    `pod`: as the watch has it, by UID; `members`: all pods of a gang, by namespace/name; `budgets`: as they are now.
+    """
+
+    def __init__(  # noqa: PLR0913 -- the world around it, all named
+        self,
+        client: Client,
+        books: Claims,
+        clock: Clock,
+        *,
+        pod: Callable[[str], WatchedPod | None],
+        budgets: Callable[[], Budgets],
+        told: Told,
+        members: Callable[[str], Iterable[WatchedPod]] = lambda _gang: (),
+    ) -> None:
+        self._client = client
+        self._books = books
+        self._clock = clock
+        self._pod = pod
+        self._budgets = budgets
+        self._told = told
+        self._members = members
+        self._queue: dict[str, tuple[PodView, PodAsk, tuple[str, ...] | None]] = {}
+        self._tried_at: dict[str, float] = {}
+        self._underway: dict[str, Underway] = {}
+        self._wake = asyncio.Event()
+        self.evictions = 0
+
+    # ---- what others say ---------------------------------------------------------------------------------------------
+
+    def wanted(self, pod: PodView, ask: PodAsk, nodes: Sequence[str] | None) -> None:
+        """Note that none of these nodes (None: of all) takes a pod; kube-scheduler's own filters passed them."""
+        if pod.spec.preemption_policy == NEVER or ask.uid in self._underway or len(self._queue) >= QUEUE_MAX:
+            return
+        if self._clock.now() - self._tried_at.get(ask.uid, float("-inf")) < REST_S:
+            return
+        self._queue[ask.uid] = (pod, ask, None if nodes is None else tuple(nodes))
+        self._wake.set()
+
+    def saw(self, pod: WatchedPod) -> None:
+        """Take note of a pod: the one for which room was made has its place."""
+        if pod.node and (pod.uid in self._underway or pod.uid in self._queue):
+            self._end(pod.uid)
+
+    def gone(self, uid: str) -> None:
+        """Take note that a pod is gone: a victim, or the one for which room was made."""
+        self._end(uid)
+        for underway in self._underway.values():
+            if underway.left.pop(uid, None) is not None and not underway.left:
+                underway.until = self._clock.now() + KEEP_S
+
+    def node_of(self, uid: str) -> str | None:
+        """Return where room is being made for a pod."""
+        underway = self._underway.get(uid)
+        return underway.plan.node if underway else None
+
+    # ---- carrying it out ---------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Plan and evict until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._give_back())
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                while self._queue:
+                    pod, ask, nodes = self._queue.pop(next(iter(self._queue)))
+                    underway = self._start(pod, ask, nodes)
+                    if underway is not None:
+                        tasks.create_task(self._carry_out(underway))
+                    await asyncio.sleep(0)  # filters go first
+
+    async def _give_back(self) -> None:
+        """End plans whose time is up."""
+        while True:
+            await self._clock.sleep(AGAIN_S)
+            now = self._clock.now()
+            for uid in [uid for uid, one in self._underway.items() if one.until <= now]:
+                log.info("a place is given back", uid=uid, node=self._underway[uid].plan.node)
+                self._end(uid)
+            self._tried_at = {uid: at for uid, at in self._tried_at.items() if now - at < REST_S}
+
+    def _start(self, pod: PodView, ask: PodAsk, nodes: Sequence[str] | None) -> Underway | None:
+        """Plan for one pod, and claim the place; None where nobody's end would help."""
+        self._tried_at[ask.uid] = self._clock.now()
+        known = self._books.nodes
+        states = [known[name] for name in (known if nodes is None else nodes) if name in known]
+        budgets = self._budgets()
+        plan = choose_victims(
+            states, ask, lambda node: self._units(node, ask, budgets), self._ending, self._books.defaults
+        )
+        if plan is None:
+            return None
+        self._books.claim(ask, plan.node, [victim.uid for victim in plan.victims])
+        left = {victim.uid: victim for victim in plan.victims}
+        underway = self._underway[ask.uid] = Underway(pod, ask, plan, self._clock.now() + PLAN_S, left)
+        who = ", ".join(f"{victim.namespace}/{victim.name}" for victim in plan.victims[:NAMED])
+        more = f" and {len(plan.victims) - NAMED} more" if len(plan.victims) > NAMED else ""
+        self._told.pod_event(pod, EVICTING, f"room is being made on node {plan.node}: {who}{more} must go")
+        return underway
+
+    async def _carry_out(self, underway: Underway) -> None:
+        """Nominate the node, and evict the victims; what a budget refuses again and again while the plan lives."""
+        await self._nominate(underway)
+        while waiting := [victim for uid, victim in underway.left.items() if uid not in underway.evicted]:
+            for victim in waiting:
+                if not self._is_on(underway) or not await self._try(underway, victim):
+                    break
+            else:
+                return
+            if not self._is_on(underway):
+                return
+            await self._clock.sleep(AGAIN_S)
+
+    def _is_on(self, underway: Underway) -> bool:
+        return self._underway.get(underway.ask.uid) is underway
+
+    async def _try(self, underway: Underway, victim: Victim) -> bool:
+        """Evict one victim; return whether the next one may follow at once."""
+        try:
+            await self._evict(victim)
+        except KubeError as error:
+            if error.status in GONE:
+                underway.left.pop(victim.uid, None)
+                return True
+            if error.status != TOO_MANY:  # else a budget: its controller may allow more in a moment
+                self._give_up(underway, victim, error)
+            return False
+        underway.evicted.add(victim.uid)
+        self.evictions += 1
+        self._tell_victim(victim, underway)
+        return True
+
+    async def _nominate(self, underway: Underway) -> None:
+        """Say on the pod where it will go: kube-scheduler then keeps cpu and memory for it there, too."""
+        ask = underway.ask
+        body = {"metadata": {"uid": ask.uid}, "status": {"nominatedNodeName": underway.plan.node}}
+        try:
+            await self._client.patch(PodStatus, ask.name, body, namespace=ask.namespace)
+        except KubeError as error:
+            log.warning("not nominated", pod=ask.subject, node=underway.plan.node, error=str(error))
+
+    async def _evict(self, victim: Victim) -> None:
+        options = DeleteOptions(preconditions=Preconditions(uid=victim.uid))
+        meta = ObjectMeta(name=victim.name, namespace=victim.namespace)
+        eviction = PodEviction(metadata=meta, deleteOptions=options)
+        await self._client.create(eviction, name=victim.name, namespace=victim.namespace)
+
+    def _tell_victim(self, victim: Victim, underway: Underway) -> None:
+        pod, ask = self._pod(victim.uid), underway.ask
+        log.info("evicted", pod=f"{victim.namespace}/{victim.name}", for_pod=ask.subject, node=underway.plan.node)
+        if pod is not None:
+            message = f"ends for {ask.subject} of priority {ask.priority} on node {underway.plan.node}"
+            self._told.pod_event(pod, PREEMPTED, message)
+
+    def _give_up(self, underway: Underway, victim: Victim, error: KubeError) -> None:
+        log.warning("not evicted", pod=f"{victim.namespace}/{victim.name}", error=str(error))
+        message = f"{victim.namespace}/{victim.name} on node {underway.plan.node} cannot be evicted: {error}"
+        self._told.pod_event(underway.pod, GIVEN_UP, message, warning=True)
+        self._end(underway.ask.uid)
+
+    def _end(self, uid: str) -> None:
+        self._queue.pop(uid, None)
+        if self._underway.pop(uid, None) is not None:
+            self._books.unclaim(uid)
+
+    # ---- who may go --------------------------------------------------------------------------------------------------
+
+    def _units(self, node: NodeState, ask: PodAsk, budgets: Budgets) -> list[Unit]:
+        """Return what may go of a node: bound pods of lower priority, each gang whole."""
+        victims: dict[str, Victim] = {}
+        for uid, use in node.pods.items():
+            if use.reserved or use.priority >= ask.priority:
+                continue
+            pod = self._pod(uid)
+            if pod is None or pod.metadata.deletion_timestamp is not None or not pod.node:
+                continue
+            victims[uid] = self._victim(pod, use.order, budgets, node.name)
+            for other in self._members(victims[uid].gang) if victims[uid].gang else ():
+                if other.uid not in node.pods and other.node:
+                    victims[other.uid] = self._victim(other, use.order, budgets, node.name)
+        units = list(units_of(victims.values()))
+        return [unit for unit in units if all(victim.priority < ask.priority for victim in unit.pods)]
+
+    def _victim(self, pod: WatchedPod, order: tuple[int, int, str], budgets: Budgets, node: str) -> Victim:
+        meta = pod.metadata
+        labels, namespace = meta.labels or {}, meta.namespace or ""
+        gang = pod.annotations.get(names.GANG) or labels.get(names.GANG, "")
+        return Victim(
+            uid=pod.uid,
+            namespace=namespace,
+            name=meta.name or "",
+            priority=pod.spec.priority or 0,
+            order=order,
+            budgets=budgets.covering(namespace, labels),
+            gang=f"{namespace}/{gang}" if gang else "",
+            elsewhere=pod.node != node,
+        )
+
+    def _ending(self, node: NodeState) -> list[str]:
+        """Return the pods of a node that end anyway."""
+        found = ((uid, self._pod(uid)) for uid in node.pods)
+        return [uid for uid, pod in found if pod is not None and pod.metadata.deletion_timestamp is not None]
