@@ -71,6 +71,7 @@ class Wishes:
     no_indexes: frozenset[int] = frozenset()
     one_numa_node: bool = False
     nvlink: NvlinkWish | None = None
+    card_at_most: int | None = None  # bytes that a card carries; not a wish of the pod, but what its quotas leave
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ not fit (ShareRefused), or a grant is asked for that was never promised (GrantEr
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from partage.model.errors import GrantError
 from partage.model.reasons import Code
@@ -32,8 +32,18 @@ RESERVED_S: Final = 30.0  # how long a reservation waits for its bind
 _LAST: Final = 1 << 62  # what is reserved has no grant yet and goes after all that have one
 
 
+class Promises(Protocol):
+    """Who counts what is promised beside the cards: the quotas."""
+
+    def hold(self, ask: PodAsk, placement: Placement) -> None:
+        """Count what is about to be reserved; raises ShareRefused where that is not allowed."""
+
+    def release(self, ask: PodAsk) -> None:
+        """Take note that a reservation was given back."""
+
+
 class Books:
-    """All nodes and pods."""
+    """All nodes and pods. `promises` hears of every reservation, and may refuse it."""
 
     def __init__(self, *, defaults: Defaults | None = None, reserved_s: float = RESERVED_S) -> None:
         self._defaults = defaults or Defaults()
@@ -43,6 +53,8 @@ class Books:
         self._pods: dict[str, PodFacts] = {}
         self._at: dict[str, str] = {}  # pod -> node on which it is counted
         self._reservations = Reservations()
+        self._claims: set[str] = set()
+        self.promises: Promises | None = None
 
     # ---- what the API says ----
 
@@ -68,12 +80,14 @@ class Books:
         if not pod.node and not pod.finished:
             return  # what is reserved for it stays
         self._reservations.pop(pod.uid)
+        self.unclaim(pod.uid)
         self._put(pod.uid, pod.node, use_of(pod))
 
     def drop_pod(self, uid: str) -> None:
         """Forget a pod that is gone, and what was reserved for it."""
         self._pods.pop(uid, None)
         self._reservations.pop(uid)
+        self.unclaim(uid)
         self._put(uid, "", None)
 
     # ---- questions ----
@@ -98,7 +112,7 @@ class Books:
         for name in names:
             found = self._fit(ask, name)
             if isinstance(found, Placement):
-                keys[name] = node_key(self._nodes[name].without((ask.uid,)), plan, found)
+                keys[name] = node_key(self._nodes[name].without(self._own(ask.uid)), plan, found)
         return steps(sorted(keys, key=lambda name: (keys[name], name)))
 
     def why(self, ask: PodAsk) -> Verdicts:
@@ -107,7 +121,7 @@ class Books:
         ranked = dict(self.rank(ask, list(self._nodes)))
         verdicts = []
         for name in self._nodes:
-            state = self._nodes[name].without((ask.uid,))
+            state = self._nodes[name].without(self._own(ask.uid))
             found = fit_plan(state, plan)
             cards = {want.name: card_verdicts(state, plan, place) for place, want in enumerate(plan.wants)}
             placement = found if isinstance(found, Placement) else None
@@ -127,6 +141,8 @@ class Books:
         found = self._fit(ask, node)
         if isinstance(found, Unfit):
             raise found.error(ask.subject)
+        if self.promises is not None:
+            self.promises.hold(ask, found)
         held = self._reservations.get(ask.uid)
         is_binding = held is not None and held.is_binding and held.node == node
         self._reservations.put(Reservation(ask, found, now + self._reserved_s, is_binding))
@@ -136,8 +152,11 @@ class Books:
 
     def release(self, uid: str) -> None:
         """Give back what is reserved for a pod; nothing where nothing is, or where it is bound."""
-        if self._reservations.pop(uid) is not None:
+        held = self._reservations.pop(uid)
+        if held is not None:
             self._put(uid, "", None)
+            if self.promises is not None:
+                self.promises.release(held.ask)
 
     def expire(self, now: float) -> list[str]:
         """Give back what waited too long for its bind, and return whose that was."""
@@ -145,6 +164,27 @@ class Books:
         for uid in late:
             self.release(uid)
         return late
+
+    def claim(self, ask: PodAsk, node: str, without: Sequence[str]) -> Placement:
+        """Keep the place that a pod has on this node once these pods are gone from it: nobody else gets it then.
+
+        It holds beside a reservation, until `unclaim` or the pod's binding or end. Raises ShareRefused.
+        """
+        self.unclaim(ask.uid)
+        state = self._nodes.get(node)
+        found = fits(state, ask.shape, without=(ask.uid, *without), defaults=self._defaults) if state else None
+        if not isinstance(found, Placement):
+            raise (found or Unfit(node, Code.NODE_UNKNOWN)).error(ask.subject)
+        use = PodUse(ask.subject, (_LAST, 0, ask.uid), found.need, found.seats, reserved=True, priority=ask.priority)
+        self._claims.add(ask.uid)
+        self._put(_claim_of(ask.uid), node, use)
+        return found
+
+    def unclaim(self, uid: str) -> None:
+        """Give a claim back; nothing where there is none."""
+        if uid in self._claims:
+            self._claims.discard(uid)
+            self._put(_claim_of(uid), "", None)
 
     def grant_for(self, uid: str, node: str, *, term: int, bound_at: int) -> tuple[Grant, str]:
         """Return the grant, and HAMi's twin, of what is reserved; from then on it stays until `release` or the watch.
@@ -160,6 +200,11 @@ class Books:
         return grant, twin
 
     # ---- what is known ----
+
+    @property
+    def defaults(self) -> Defaults:
+        """What applies where a pod says nothing."""
+        return self._defaults
 
     @property
     def nodes(self) -> Mapping[str, NodeState]:
@@ -179,7 +224,11 @@ class Books:
         state = self._nodes.get(name)
         if state is None:
             return Unfit(name, Code.NODE_UNKNOWN)
-        return fits(state, ask.shape, without=(ask.uid,), defaults=self._defaults)
+        return fits(state, ask.shape, without=self._own(ask.uid), defaults=self._defaults)
+
+    def _own(self, uid: str) -> tuple[str, ...]:
+        """Return under what a pod itself is counted: it does not stand in its own way."""
+        return (uid, _claim_of(uid)) if uid in self._claims else (uid,)
 
     def _node(self, name: str) -> NodeState:
         state = self._nodes.get(name)
@@ -198,6 +247,11 @@ class Books:
         if use is not None:
             self._node(node).add(uid, use)
             self._at[uid] = node
+
+
+def _claim_of(uid: str) -> str:
+    """Return under what a pod's claim is counted."""
+    return f"claim: {uid}"
 
 
 def _nearness(verdict: NodeVerdict) -> int:

@@ -130,6 +130,8 @@ class Plan:
             return Code.CARD_MODE
         if (wishes.indexes and kind.index not in wishes.indexes) or kind.index in wishes.no_indexes:
             return Code.CARD_INDEX
+        if wishes.card_at_most is not None and kind.physical > wishes.card_at_most:
+            return Code.QUOTA
         return None
 
 

@@ -116,20 +116,19 @@ def _on_node(node: NodeState, plan: Plan, units: Sequence[Unit]) -> Preemption |
         return None
     ordered = sorted(units, key=_unit_order)
     tries = itertools.count(1)
-    for count in range(1, min(EXACT, len(ordered)) + 1):
-        found: Preemption | None = None
-        for chosen in itertools.combinations(ordered, count):
-            cost = cost_of(chosen)
-            if (found is not None and cost >= found.cost) or _least(node, plan, chosen) is None:
-                continue
-            if next(tries) > TRIES:
-                return found or _given_back(node, plan, ordered)
-            placement = _fitted(node, plan, chosen)
-            if isinstance(placement, Placement):
-                found = _preemption(node, chosen, placement)
-        if found is not None and found.cost[0] == 0:
-            return found
-    return _given_back(node, plan, ordered)
+    best: Preemption | None = None
+    for chosen in itertools.chain.from_iterable(itertools.combinations(ordered, count + 1) for count in range(EXACT)):
+        if best is not None and best.cost[0] == 0 and best.cost[1] < len(chosen):
+            return best  # breaks no budget, and is of fewer than all that follow
+        if (best is not None and cost_of(chosen) >= best.cost) or _least(node, plan, chosen) is None:
+            continue
+        if next(tries) > TRIES:
+            break
+        placement = _fitted(node, plan, chosen)
+        if isinstance(placement, Placement):
+            best = _preemption(node, chosen, placement)
+    given_back = _given_back(node, plan, ordered)
+    return min((one for one in (best, given_back) if one is not None), key=lambda one: one.cost, default=None)
 
 
 def _given_back(node: NodeState, plan: Plan, ordered: Sequence[Unit]) -> Preemption | None:
