@@ -77,6 +77,7 @@ class SharesFront:
         self._reports = reports
         self._safe = safe
         self._tells_numa = tells_numa
+        self.calls = 0  # of kubelet about containers, begun so far
         self.on_handed_over: Callable[[], None] = lambda: None
         self.clean_up: Callable[[], Awaitable[frozenset[str]]] = _nothing
 
@@ -114,6 +115,7 @@ class SharesFront:
 
     def allocate(self, ids: Sequence[str]) -> api_pb2.ContainerAllocateResponse:
         """Mint a hand-over for a container that gets these ids; raises HandOverError."""
+        self.calls += 1
         entry = self._store.mint()
         self._minted.add(entry.name, ids)
         log.info("minted", hand_over=entry.name, seats=sorted(ids))
@@ -121,6 +123,7 @@ class SharesFront:
 
     async def pre_start(self, ids: Sequence[str]) -> None:
         """Open what was handed over with these ids; raises Refused."""
+        self.calls += 1
         for claim in await self._owners.of(ids):
             await self._open(claim)
 

@@ -17,7 +17,7 @@ from partage.model.need import Role
 from partage_plugin.ports import Pod, PodChange, PodContainer
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from partage.kube import Change, Client
 
@@ -31,8 +31,9 @@ class ClusterPods:
         self._client = client
         self._node = node
         self._informer: Informer[KubePod] = Informer(client, KubePod, fields={"spec.nodeName": node})
-        self._known: dict[str, tuple[str, Pod]] = {}  # by UID: version, pod
-        self._informer.subscribe(self._forget)
+        self._known: dict[str, tuple[KubePod, Pod]] = {}  # by UID: as the API has it, as we need it
+        self._all: tuple[Pod, ...] | None = None  # None: not what they are now
+        self._informer.subscribe(self._follow)
 
     async def run(self) -> None:
         """List and watch until cancelled."""
@@ -50,16 +51,18 @@ class ClusterPods:
 
     def get(self, uid: str) -> Pod | None:
         """Return the pod with this UID, or None."""
-        found = self._informer.get(uid)
-        return None if found is None else self._pod(found)
+        known = self._known.get(uid)
+        return None if known is None else known[1]
 
     def kube_pod(self, uid: str) -> KubePod | None:
         """Return the pod with this UID as the API has it, or None."""
         return self._informer.get(uid)
 
-    def all(self) -> list[Pod]:
-        """Return all pods of this node."""
-        return [self._pod(found) for found in self._informer]
+    def all(self) -> Sequence[Pod]:
+        """Return all pods of this node; the same until one changes."""
+        if self._all is None:
+            self._all = tuple(pod for _, pod in self._known.values())
+        return self._all
 
     async def wait_synced(self) -> None:
         """Return once the list is whole."""
@@ -95,15 +98,16 @@ class ClusterPods:
                 yield await queue.get()
 
     def _pod(self, found: KubePod) -> Pod:
-        key = key_of(found)
-        known = self._known.get(key.uid)
-        if known is None or known[0] != key.version:
-            known = self._known[key.uid] = (key.version, pod_of(found))
-        return known[1]
+        known = self._known.get(key_of(found).uid)
+        return known[1] if known is not None and known[0] is found else pod_of(found)
 
-    def _forget(self, change: Change[KubePod]) -> None:
+    def _follow(self, change: Change[KubePod]) -> None:
+        """Keep what we need of each pod; before all others that follow changes."""
+        self._all = None
         if change.kind == "deleted":
             self._known.pop(change.key.uid, None)
+        else:
+            self._known[change.key.uid] = (change.object, pod_of(change.object))
 
 
 def pod_of(found: KubePod) -> Pod:

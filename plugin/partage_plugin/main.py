@@ -1,7 +1,8 @@
 """`partage-plugin`: starts the node agent, in little time and memory.
 
 Pods that want seats fail while no agent is registered, and every node pays for the agent's memory: so what is loaded
-and kept is decided here, before the first import of the program itself (`program`, where the exit codes are told).
+and kept, and how its threads take turns, is decided here, before the first import of the program itself (`program`,
+where the exit codes are told).
 Nothing can go wrong: a C library without `mallopt` keeps its own ways.
 """
 
@@ -19,11 +20,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _M_ARENA_MAX: Final = -8  # of malloc.h
+_TURN_S: Final = 0.0005
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the agent; return its exit code."""
     _share_heaps()
+    sys.setswitchinterval(_TURN_S)  # kubelet waits for one of our threads: it never waits long for the others
     gc.disable()  # what is imported stays: looking for garbage among it, again and again, takes its time
     with hidden("rich"):  # with which structlog would colour what nobody sees on a terminal
         from partage_plugin.program import run  # noqa: PLC0415 -- after all of the above

@@ -8,6 +8,7 @@ can go wrong is Refused; kubelet asks again.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -45,17 +46,22 @@ class Owners:
     async def of(self, ids: Sequence[str]) -> list[Claim]:
         """Return every claim that holds one of these ids; raises Refused. Never an empty list."""
         subject = f"seats {', '.join(sorted(ids))}"
+        listing = asyncio.ensure_future(self._resources.holding(ids))  # kubelet looks while we do
         try:
-            entries = self._checkpoint.read().holding(ids)
-        except CheckpointError as error:
-            log.warning("kubelet's checkpoint cannot be read; PodResources decides alone", error=str(error))
-            return [await self._by_resources(frozenset(ids), subject, error)]
-        if not entries:
-            limit, step = "it is written before a container starts", "kubelet asks again; see its log if this stays"
-            raise Refused(UNKNOWN, (subject, "in no entry of kubelet's checkpoint", limit, step))
-        claims = [await self._claim(entry, subject) for entry in entries]
-        self._cross_check(claims, await self._resources.holding(ids), frozenset(ids), subject)
-        return claims
+            try:
+                entries = self._checkpoint.read().holding(ids)
+            except CheckpointError as error:
+                log.warning("kubelet's checkpoint cannot be read; PodResources decides alone", error=str(error))
+                return [await self._by_resources(frozenset(ids), await listing, subject, error)]
+            if not entries:
+                limit, step = "it is written before a container starts", "kubelet asks again; see its log if this stays"
+                raise Refused(UNKNOWN, (subject, "in no entry of kubelet's checkpoint", limit, step))
+            claims = [await self._claim(entry, subject) for entry in entries]
+            self._cross_check(claims, await listing, frozenset(ids), subject)
+            return claims
+        finally:
+            listing.cancel()
+            await asyncio.gather(listing, return_exceptions=True)
 
     async def _claim(self, entry: Entry, subject: str) -> Claim:
         whose = f"container {entry.container!r} of pod {entry.pod_uid}"
@@ -81,8 +87,10 @@ class Owners:
                 limit = f"the checkpoint says {', '.join('/'.join(owner) for owner in sorted(ours))}"
                 raise Refused(CONTRADICTED, (subject, value, limit, "kubelet asks again; see its log if this stays"))
 
-    async def _by_resources(self, ids: frozenset[str], subject: str, error: CheckpointError) -> Claim:
-        holders = [holder for holder in await self._resources.holding(ids) or () if holder.ids == ids]
+    async def _by_resources(
+        self, ids: frozenset[str], listed: Iterable[Holder] | None, subject: str, error: CheckpointError
+    ) -> Claim:
+        holders = [holder for holder in listed or () if holder.ids == ids]
         minted = self._minted.for_ids(ids)
         if len(holders) != 1 or len(minted) != 1:
             value = f"{len(holders)} containers, {len(minted)} hand-overs for these ids"

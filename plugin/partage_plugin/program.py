@@ -115,7 +115,7 @@ class _World:
         clock = MonotonicClock()
         self._backend = NvidiaBackend(self._options.options, clock, driver)
         self._pods = ClusterPods(client, settings.node)
-        self._reports = KubeReports(client, self._pods, settings.node)
+        self._reports = KubeReports(client, self._pods, settings.node, calls=self._calls)
         self._hub = Hub(lambda: _nvml(driver))
         self.agent = Agent(
             choices=Choices(
@@ -186,6 +186,10 @@ class _World:
             labels=nvidia.labels,
             hami=nvidia.hami_annotations,
         )
+
+    def _calls(self) -> int:
+        front = self.agent.front
+        return 0 if front is None else front.calls
 
     def _safe(self) -> tuple[SafeMode, ...]:
         front = self.agent.front

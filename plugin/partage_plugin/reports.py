@@ -1,44 +1,47 @@
 """Events and conditions of pods, sent from queues: nobody on the way to a container waits for the API server.
 
 What was said is not said again (a condition is written only where it changes), so a node on which nothing happens
-writes nothing. Of several conditions of one kind that wait for the same pod, the latest is sent. What can go wrong: the
-API server refuses or is away; what could not be said is logged, and said when it comes up again.
+writes nothing. Events are news and may be dropped (partage.kube.events); conditions are tried again until they stand
+(condition_writer.py, which says in which order and what can be lost). What can go wrong is told there.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
-import structlog
-
-from partage.kube import Condition, EventRecorder, SystemClock, pod_reference, set_condition
-from partage.model import KubeError
+from partage.kube import Condition, EventRecorder, SystemClock, pod_reference, set_conditions
+from partage_plugin.condition_writer import ConditionWriter
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
     from partage.kube import Client
+    from partage.kube.clock import Clock
     from partage_plugin.kubepods import ClusterPods
     from partage_plugin.ports import Pod
 
 COMPONENT: Final = "partage.io/agent"
-REMEMBERED: Final = 4096
 ACTION: Final = "HandOver"
-
-log = structlog.get_logger("partage.reports")
 
 
 class KubeReports:
-    """Reports of one agent; `run` sends."""
+    """Reports of one agent; `run` sends. `calls`: how many calls kubelet has made so far."""
 
-    def __init__(self, client: Client, pods: ClusterPods, node: str) -> None:
+    def __init__(
+        self,
+        client: Client,
+        pods: ClusterPods,
+        node: str,
+        *,
+        calls: Callable[[], int] = lambda: 0,
+        clock: Clock | None = None,
+    ) -> None:
         self._client = client
         self._pods = pods
-        self._recorder = EventRecorder(client, COMPONENT, instance=node)
-        self._clock = SystemClock()
-        self._waiting: OrderedDict[tuple[str, str], Condition] = OrderedDict()  # by pod UID and kind
-        self._said: OrderedDict[tuple[str, str], Condition] = OrderedDict()
-        self._wake = asyncio.Event()
+        self._clock = clock or SystemClock()
+        self._recorder = EventRecorder(client, COMPONENT, instance=node, clock=self._clock)
+        self._conditions = ConditionWriter(self._set, self._clock, calls)
 
     def event(self, pod: Pod, reason: str, message: str, *, warning: bool) -> None:
         """Put an event onto the pod."""
@@ -48,36 +51,15 @@ class KubeReports:
 
     def condition(self, pod: Pod, kind: str, *, holds: bool, reason: str, message: str) -> None:
         """Set a condition of the pod's status."""
-        key, wanted = (pod.uid, kind), Condition(kind, holds=holds, reason=reason, message=message)
-        if self._waiting.get(key, self._said.get(key)) == wanted:
-            return
-        self._waiting[key] = wanted
-        self._wake.set()
+        self._conditions.want(pod.uid, Condition(kind, holds=holds, reason=reason, message=message))
 
     async def run(self) -> None:
         """Send until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._recorder.run(), name="events")
-            tasks.create_task(self._send(), name="conditions")
+            tasks.create_task(self._conditions.run(), name="conditions")
 
-    async def _send(self) -> None:
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            while self._waiting:
-                (uid, kind), wanted = self._waiting.popitem(last=False)
-                await self._write(uid, kind, wanted)
-
-    async def _write(self, uid: str, kind: str, wanted: Condition) -> None:
+    async def _set(self, uid: str, wanted: Sequence[Condition], written: Mapping[str, Condition | None]) -> None:
         pod = self._pods.kube_pod(uid)
-        if pod is None:
-            return  # it is gone by now
-        try:
-            await set_condition(self._client, pod, wanted, self._clock.date())
-        except KubeError as error:
-            log.warning("a condition could not be set", uid=uid, kind=kind, reason=wanted.reason, error=str(error))
-            return
-        self._said[uid, kind] = wanted
-        self._said.move_to_end((uid, kind))
-        while len(self._said) > REMEMBERED:
-            self._said.popitem(last=False)
+        if pod is not None:  # else it is gone by now
+            await set_conditions(self._client, pod, wanted, self._clock.date(), written=written)

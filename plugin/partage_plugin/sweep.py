@@ -61,11 +61,17 @@ class Sweeper:
             left_over = candidates & self._candidates(self._checkpoint.read().entries) - used
         except CheckpointError:
             return frozenset()
-        for name in left_over:
+        removed: set[str] = set()
+        opened = {name: self._desk.held.get(name) for name in left_over}
+        for name, before in opened.items():
+            if self._desk.held.get(name) is not before:
+                continue  # opened anew since
             log.info("removed a hand-over that nobody has any more", hand_over=name)
             await self._desk.close(name)
             self._minted.forget(name)
-        return frozenset(left_over)
+            removed.add(name)
+            await asyncio.sleep(0)  # a container that starts meanwhile does not wait for all of them
+        return frozenset(removed)
 
     def _candidates(self, entries: Iterable[Entry]) -> set[str]:
         """Return what no pod needs that may still start a container, and nobody was just given."""

@@ -18,6 +18,7 @@ from partage.model import names
 from partage.shm import PolicyFile, read_ledger, read_policy
 from partage_plugin import front
 from partage_plugin.handover.cdi import CdiDirectory
+from partage_plugin.handover.desk import Claim
 from partage_plugin.proto.deviceplugin.v1beta1 import api_pb2, api_pb2_grpc
 from tests.plugin.test_handover import refused, run
 from tests.plugin.world import CARDS, GI, World, card, grant_text, part, pod_of, share
@@ -374,6 +375,35 @@ def test_what_a_pod_leaves_is_removed(tmp_path: Path, how: str) -> None:
             assert CdiDirectory(world.places.cdi).names() == {kept.name}
             assert world.watch.names == {kept.name}
             assert [shares[0].uuid for shares in world.backend.released] == [CARDS[0]]
+
+    run(go())
+
+
+def test_what_starts_while_others_are_removed_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FAULT K12: one of two leftovers is opened anew while the other is removed."""
+
+    async def go() -> None:
+        world = World(tmp_path)
+        async with world.running() as agent:
+            entries = {uid: await started(world, uid, app=part()) for uid in ("u1", "u2")}
+            pods = {uid: world.pods.pods[uid] for uid in entries}
+            kept: list[str] = []
+
+            async def release(_: Any) -> None:
+                if not kept:
+                    (uid,) = (uid for uid, entry in entries.items() if entry.name in agent.desk.held)
+                    kept.append(entries[uid].name)
+                    await agent.desk.hand_over(Claim(entries[uid].name, pods[uid], "app", 1))
+
+            monkeypatch.setattr(world.backend, "release", release)
+            world.kubelet.entries.clear()
+            world.kubelet.write_checkpoint()
+            for uid in entries:
+                world.pods.pods.pop(uid)
+            removed = await agent._sweeper.sweep()
+            assert removed == {entry.name for entry in entries.values()} - set(kept)
+            assert set(agent.desk.held) == set(kept)
+            assert agent.desk.held[kept[0]].entry.policy().is_open
 
     run(go())
 

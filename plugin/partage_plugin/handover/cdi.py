@@ -88,10 +88,9 @@ class CdiDirectory:
     def names(self) -> frozenset[str]:
         """Return the hand-overs that have a spec; none where the directory cannot be read."""
         with contextlib.suppress(OSError):
-            found = (path.name for path in self._path.iterdir())
             return frozenset(
                 name
-                for file in found
+                for file in os.listdir(self._path)  # noqa: PTH208 -- names are all we want
                 if file.startswith(_PREFIX)
                 and file.endswith(_SUFFIX)
                 and is_name(name := file[len(_PREFIX) : -len(_SUFFIX)])

@@ -7,7 +7,7 @@ was started by HAMi's device plugin: what it has is counted, as what runs and ca
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -46,6 +46,7 @@ class _Known:
     result: Grant | Refused
     need: Mapping[str, Need]
     adopted: Grant | None = None
+    promises: dict[bool, Promise | None] = field(default_factory=dict, compare=False)  # by whether it is held
 
 
 class Grants:
@@ -72,6 +73,12 @@ class Grants:
         With HAMi's twin alone the pod holds what that says already; of one that cannot be read, each card it names.
         """
         known = self._look(pod)
+        if held not in known.promises:
+            known.promises[held] = self._promise(pod, known, held=held)
+        return known.promises[held]
+
+    @staticmethod
+    def _promise(pod: Pod, known: _Known, *, held: bool) -> Promise | None:
         if known.twin is not None and known.need:
             order = (hami_twin.TERM, 0, pod.uid)
             return Promise(order, pod.full_name, known.need, held=True, unknown=known.adopted is None)
@@ -100,7 +107,7 @@ class Grants:
         if known is None or (known.text, known.twin, known.roles) != (text, twin, pod.roles):
             known = self._parse(pod, text) if twin is None else self._adopt(pod, twin)
         else:
-            known = replace(known, pod=pod)
+            known = replace(known, pod=pod, promises={})
         self._known[pod.uid] = known
         return known
 

@@ -8,7 +8,7 @@ what people see of it on their pods and nodes.
 from partage.kube.backoff import Backoff
 from partage.kube.client import ALL_NS, Client, Listing, PatchType, Retry, WatchEvent
 from partage.kube.clock import Clock, SystemClock, within
-from partage.kube.conditions import Condition, condition_of, mark_node, set_condition
+from partage.kube.conditions import Condition, condition_of, mark_node, set_condition, set_conditions
 from partage.kube.config import load_config
 from partage.kube.events import EventRecorder, Rate, node_reference, pod_reference
 from partage.kube.informer import Informer, Timing
@@ -38,5 +38,6 @@ __all__ = [
     "node_reference",
     "pod_reference",
     "set_condition",
+    "set_conditions",
     "within",
 ]

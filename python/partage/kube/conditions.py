@@ -15,12 +15,13 @@ from lightkube.resources.core_v1 import Node, PodStatus
 from partage.kube.client import Client, PatchType
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from datetime import datetime
 
     from lightkube.models.core_v1 import Pod, PodCondition
 
 MESSAGE_MAX: Final = 32768  # the API's own limit
+_Told = tuple[str, str | None, str | None]  # status, reason, message
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +45,50 @@ async def set_condition(client: Client, pod: Pod, wanted: Condition, date: datet
 
     `date` (UTC) becomes its transition time where it holds now and did not before, or the other way round.
     """
-    told = ("True" if wanted.holds else "False", wanted.reason, wanted.message[:MESSAGE_MAX])
-    before = condition_of(pod, wanted.kind)
-    if before is not None and (before.status, before.reason, before.message) == told:
+    return await set_conditions(client, pod, (wanted,), date)
+
+
+async def set_conditions(
+    client: Client,
+    pod: Pod,
+    wanted: Sequence[Condition],
+    date: datetime,
+    *,
+    written: Mapping[str, Condition | None] | None = None,
+) -> bool:
+    """Set conditions of a pod's status, one of each type, by one request; return whether anything had to be written.
+
+    `written`: what the caller itself wrote since the pod was seen, by type; it counts in the place of what the pod
+    shows, which may be older. None: nobody knows what stands there, so it is written.
+    """
+    known = {one.kind: _told(one) for one in wanted}
+    before = {one.kind: _there(pod, one.kind, written or {}) for one in wanted}
+    changed = [_change(kind, told, before[kind], date) for kind, told in known.items() if before[kind] != told]
+    if not changed:
         return False
-    condition: dict[str, object] = dict(zip(("status", "reason", "message"), told, strict=True))
-    condition["type"] = wanted.kind
-    if before is None or before.status != told[0]:
-        condition["lastTransitionTime"] = date.replace(microsecond=0)
     meta = pod.metadata or ObjectMeta()
-    body = {"metadata": {"uid": meta.uid}, "status": {"conditions": [condition]}}
+    body = {"metadata": {"uid": meta.uid}, "status": {"conditions": changed}}
     await client.patch(PodStatus, meta.name or "", body, namespace=meta.namespace, kind=PatchType.STRATEGIC)
     return True
+
+
+def _told(one: Condition) -> _Told:
+    return ("True" if one.holds else "False", one.reason, one.message[:MESSAGE_MAX])
+
+
+def _there(pod: Pod, kind: str, written: Mapping[str, Condition | None]) -> _Told | None:
+    if kind in written:
+        ours = written[kind]
+        return None if ours is None else _told(ours)
+    seen = condition_of(pod, kind)
+    return None if seen is None else (seen.status, seen.reason, seen.message)
+
+
+def _change(kind: str, told: _Told, before: _Told | None, date: datetime) -> dict[str, object]:
+    change: dict[str, object] = {"type": kind, **dict(zip(("status", "reason", "message"), told, strict=True))}
+    if before is None or before[0] != told[0]:
+        change["lastTransitionTime"] = date.replace(microsecond=0)
+    return change
 
 
 async def mark_node(
