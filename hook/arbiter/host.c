@@ -109,23 +109,6 @@ void ptg_host_stop(struct ptg_host *host)
 	host_kick(host);
 }
 
-void ptg_host_stats(struct ptg_host *host, struct ptg_host_stats *stats)
-{
-	*stats = (struct ptg_host_stats){
-	        .rounds = host->stats.rounds,
-	        .sleeps = host->stats.sleeps,
-	        .opened = host->stats.opened,
-	        .closed = host->stats.closed,
-	        .ghosts = host->stats.ghosts,
-	        .undrained = host->stats.undrained,
-	        .met = host->stats.met,
-	        .tenants = host->stats.tenants,
-	        .gated = host->stats.gated,
-	        .devices = host->stats.devices,
-	        .foreign = host->stats.foreign,
-	};
-}
-
 /* ---- who is there --------------------------------------------------------------------------------------------------------- */
 
 /* Leave the bell of a tenant that rings very often out of our sleep for a moment: it costs others our time, and what it
@@ -336,7 +319,9 @@ static bool go_round(struct ptg_host *host, uint64_t *now_is, uint64_t *until)
 	*until = arb_decide(host->arb, now);
 	log_events(host);
 	host->stats.rounds++;
-	return publish_all(host, now);
+	bool again = publish_all(host, now);
+	stats_tell(host);
+	return again;
 }
 
 /* ---- running -------------------------------------------------------------------------------------------------------------- */

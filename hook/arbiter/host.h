@@ -61,6 +61,9 @@ int32_t ptg_host_start(struct ptg_host *host);
 /* From any thread or signal handler. */
 void ptg_host_stop(struct ptg_host *host);
 void ptg_host_stats(struct ptg_host *host, struct ptg_host_stats *stats);
+/* Sleeps until a round has made something but the counts of rounds and sleeps differ from what `stats` says; it says what
+ * there is now then. 0: nothing has within `most_ns`. From any thread, while the host is open. */
+int32_t ptg_host_stats_await(struct ptg_host *host, struct ptg_host_stats *stats, uint64_t most_ns);
 /* Stops a thread of its own, lets every device and the root go. */
 void ptg_host_close(struct ptg_host *host);
 

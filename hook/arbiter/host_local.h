@@ -9,8 +9,9 @@
  *   host_wait.c    sleeping on all bells at once
  *   host_locks.c   one arbiter a device, one host a root
  *   host_log.c     a line for whoever looks
+ *   host_stats.c   what it counts
  *
- * Everything but `kick`, `stop` and `stats` belongs to the thread that runs the host. */
+ * Everything but `kick`, `stop` and the `stats` belongs to the thread that runs the host. */
 #ifndef PARTAGE_ARBITER_HOST_LOCAL_H
 #define PARTAGE_ARBITER_HOST_LOCAL_H
 
@@ -139,6 +140,8 @@ struct ptg_host {
 		_Atomic uint64_t rounds, sleeps, opened, closed, ghosts, undrained, met;
 		_Atomic uint32_t tenants, gated, devices, foreign;
 	} stats;
+	_Atomic uint32_t stats_word; /* futex: +1 with each round while anybody waits for news of them */
+	_Atomic uint32_t stats_waiters; /* how many do */
 };
 
 static inline bool is_open(const struct tenant *t, const struct account *a)
@@ -151,6 +154,9 @@ void host_kick(struct ptg_host *host);
 
 /* host_log.c */
 void host_log(struct ptg_host *host, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* host_stats.c */
+void stats_tell(struct ptg_host *host); /* a round is over */
 
 /* host_tenant.c */
 struct tenant *tenant_new(struct ptg_host *host, const char *name);

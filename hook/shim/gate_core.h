@@ -136,6 +136,7 @@ struct gate_wait {
 	enum vgpu_work work; /* that waits */
 	bool room; /* that is what it waits for now */
 	uint64_t peers_ns; /* nothing of another process has ended since; 0: it did not have to wait for one */
+	uint64_t ask_after; /* so long after that: whether those that it waits for live */
 	uint32_t peer_bell; /* as it was then */
 	bool peers; /* it waits for other processes of the container now */
 	bool behind; /* has had its part, or had its last one later: first those that wait already */

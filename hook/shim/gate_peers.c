@@ -8,14 +8,16 @@
  * in flight says so in its own line of the ledger (`busy_ns`), the common line says which of them is leaving
  * (`peer_leaves`, by when it began), who waits says when it last did (`peer_ns`), and sleeps on `peer_bell`.
  * What can go wrong: a kernel waits for one of a process that waits here; so who has work in flight for several times as
- * long as it should take leaves as well. A process dies or is stopped in flight: where nothing has ended for PATIENCE_NS,
+ * long as it should take leaves as well. A process dies: who waits in vain for a moment asks whether those that it waits
+ * for live, and gives the slots of the dead back. A process is stopped in flight: where nothing has ended for PATIENCE_NS,
  * one of those that wait goes on, and waits for none of what is in flight then any more. A scribbled ledger harms its own
  * container alone. */
 #include "gate_core.h"
 
-#define LITTLE_NS   1000000 /* so much is left of who leaves */
-#define QUIET_NS    200000 /* who has launched nothing for so long waits for what it has launched */
-#define RECENT_NS   10000000 /* who waits says so twice as often */
+#define LITTLE_NS 1000000 /* so much is left of who leaves */
+#define QUIET_NS  200000 /* who has launched nothing for so long waits for what it has launched */
+#define RECENT_NS 10000000 /* who waits says so twice as often */
+#define ASK_NS    4000000 /* nothing has ended for so long: does it live? Then after twice as long; a sleep is longer */
 #define PATIENCE_NS UINT64_C(500000000)
 #define COUNT_NS    5000000 /* how old the count of busy processes may be */
 
@@ -28,7 +30,7 @@ struct peers {
 	bool leaving; /* one of them leaves */
 };
 
-/* The line of one that was killed counts until somebody gives its slot back, or it has been waited for in vain. */
+/* The line of one that was killed counts until its slot is given back. */
 static struct peers look(const struct gate *g, int device)
 {
 	const struct gate_device *d = &g->device[device];
@@ -132,6 +134,24 @@ uint64_t gate_peers_look_at(struct gate *g, int device, uint64_t now)
 	return at > now ? at : now + 5 * GATE_POLL_NS; /* another one is leaving still */
 }
 
+/* Some of those that it waits for may be dead: their lines say for ever what they said last. */
+static void bury_dead(const struct gate_device *d, int device, struct gate_wait *wait, uint64_t now)
+{
+	struct vgpu_state *s = vgpu_state();
+	if (!s || wait->peers_ns == 0 || now - wait->peers_ns < wait->ask_after ||
+	    __atomic_load_n(&d->common->peer_bell, __ATOMIC_RELAXED) != wait->peer_bell)
+		return;
+	wait->ask_after = 2 * (now - wait->peers_ns);
+	vgpu_lock(&s->lock);
+	for (uint32_t i = 0; i < vgpu_slot_high(s->ledger.map); i++) {
+		const struct ptg_slot_turn *line = &s->ledger.map->turn[device][i];
+		if (i != s->slot && (__atomic_load_n(&line->busy_ns, __ATOMIC_RELAXED) != 0 ||
+		                     __atomic_load_n(&line->want, __ATOMIC_RELAXED) != 0))
+			vgpu_slot_reclaim_one(&s->ledger, i);
+	}
+	vgpu_unlock(&s->lock);
+}
+
 /* Nothing has ended since it began to wait, for long: what is in flight is stuck, or its process is. */
 static bool in_vain(struct gate_device *d, struct gate_wait *wait, uint64_t now)
 {
@@ -139,6 +159,7 @@ static bool in_vain(struct gate_device *d, struct gate_wait *wait, uint64_t now)
 	if (wait->peers_ns == 0 || bell != wait->peer_bell) {
 		wait->peers_ns = now;
 		wait->peer_bell = bell;
+		wait->ask_after = ASK_NS;
 	}
 	if (now - wait->peers_ns < PATIENCE_NS + 2 * gate_mean(d, wait->work))
 		return false;
@@ -155,6 +176,7 @@ bool gate_peers_full(struct gate *g, int device, struct gate_wait *wait, uint64_
 	struct gate_device *d = &g->device[device];
 	if (!d->common)
 		return false;
+	bury_dead(d, device, wait, now);
 	struct peers peers = look(g, device);
 	if (peers.longer &&
 	    !wait->let_pass) /* all wake when the turn opens: first who has waited longest, unless it is slow */

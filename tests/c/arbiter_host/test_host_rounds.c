@@ -4,6 +4,7 @@
  * A host serves eight tenants in a process of its own whose main thread is traced; the tenants are a thread here. Counts do
  * not depend on how fast or loaded the machine is. Skipped where this system does not let us trace. */
 #include <errno.h>
+#include <linux/futex.h>
 #include <pthread.h>
 #include <signal.h>
 #include <string.h>
@@ -37,6 +38,7 @@ struct entry_info {
 
 /* Calls of the traced thread so far. */
 static uint64_t sleeps, locks, files, others;
+static uint32_t gone_to_sleep; /* futex: +1 with each sleep */
 static struct world w;
 static struct hand tenant[TENANTS];
 static pid_t traced;
@@ -65,11 +67,11 @@ static struct calls calls_since(struct calls before)
 /* Until it has gone to sleep `more` times since `from`. */
 static void await_sleeps(uint64_t from, uint64_t more)
 {
-	for (uint64_t until = now_ns() + UINT64_C(60000000000); calls().sleeps < from + more;) {
-		struct timespec nap = {0, 20000};
-		CHECK(now_ns() < until, "the host does not go to sleep");
-		nanosleep(&nap, NULL);
-	}
+	struct timespec most = {.tv_sec = 60};
+	for (uint32_t word; word = __atomic_load_n(&gone_to_sleep, __ATOMIC_SEQ_CST), calls().sleeps < from + more;)
+		CHECK(syscall(SYS_futex, &gone_to_sleep, FUTEX_WAIT_PRIVATE, word, &most, NULL, 0) == 0 ||
+		              errno != ETIMEDOUT,
+		      "the host does not go to sleep");
 }
 
 static uint64_t words(void)
@@ -178,6 +180,10 @@ static void count(void)
 	                 : info.number == SYS_newfstatat ? &files
 	                                                 : &others;
 	__atomic_fetch_add(kind, 1, __ATOMIC_SEQ_CST);
+	if (kind != &sleeps)
+		return;
+	__atomic_fetch_add(&gone_to_sleep, 1, __ATOMIC_SEQ_CST);
+	syscall(SYS_futex, &gone_to_sleep, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
 }
 
 int main(void)

@@ -352,12 +352,8 @@ void take_turn(struct hand *h, unsigned device, unsigned slot)
 void await_stat(struct ptg_host *host, bool (*holds)(const struct ptg_host_stats *), const char *what)
 {
 	struct ptg_host_stats stats;
-	for (uint64_t until = now_ns() + HANG_S * UINT64_C(1000000000);;) {
-		ptg_host_stats(host, &stats);
-		if (holds(&stats))
-			return;
-		CHECK(now_ns() < until, "%s: not within %d s", what, HANG_S);
-		struct timespec nap = {0, 1000000};
-		nanosleep(&nap, NULL);
-	}
+	ptg_host_stats(host, &stats);
+	while (!holds(&stats))
+		CHECK(ptg_host_stats_await(host, &stats, HANG_S * UINT64_C(1000000000)), "%s: not within %d s", what,
+		      HANG_S);
 }

@@ -2,11 +2,13 @@
  * arbiter that does what it is told.
  *
  * The test's process is the arbiter and never calls the driver after the machine was made; programs are players (grant.h)
- * in processes of their own. Nothing is measured in time: the test waits until the ledger says something (TABLE_UNTIL;
- * a bound on hangs is the runner's time-out) and asks the simulated driver's counters. */
+ * in processes of their own. Nothing is measured in time: the test sleeps on the ledger's bell until the ledger, or a
+ * player, says something (TABLE_UNTIL; a bound on hangs is the runner's time-out) and asks the simulated driver's
+ * counters. */
 #ifndef PARTAGE_TESTS_TABLE_H
 #define PARTAGE_TESTS_TABLE_H
 
+#include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
@@ -43,17 +45,60 @@ static inline uint64_t table_now(void)
 	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-#define TABLE_UNTIL(condition)                                                                                         \
-	while (!(condition))                                                                                           \
-	table_breathe()
+#define LOOK(field) __atomic_load_n(&(field), __ATOMIC_SEQ_CST)
 
-static inline void table_breathe(void)
+/* ---- waiting for each other -------------------------------------------------------------------------------------------- */
+
+static struct table *table_own; /* the one hand-over of a test; players inherit it with the ledger's mapping */
+
+/* Sleeps until the condition holds; whoever makes it true counts the word up and wakes who sleeps on it. */
+#define TABLE_UNTIL_BY(word, condition)                                                                                \
+	for (uint32_t seen_; seen_ = LOOK(word), !(condition);)                                                        \
+	syscall(SYS_futex, &(word), FUTEX_WAIT, seen_, NULL, NULL, 0)
+
+/* The same by the bell that processes ring for the arbiter, and players by table_ring(). Meanwhile they have to ring when
+ * they begin and end. */
+#define TABLE_UNTIL(condition)                                                                                         \
+	do {                                                                                                           \
+		uint32_t unwatched_ = table_watch();                                                                   \
+		TABLE_UNTIL_BY(table_own->ledger->turn_bell, condition);                                               \
+		table_unwatch(unwatched_);                                                                             \
+	} while (0)
+
+/* Returns which devices were not watched before. */
+static inline uint32_t table_watch(void)
 {
-	struct timespec some = {.tv_nsec = 200000};
-	nanosleep(&some, NULL);
+	uint32_t unwatched = 0;
+	for (uint32_t i = 0; i < table_own->policy.ndev; i++)
+		if (!(__atomic_fetch_or(&table_own->turns->turn[i].flags, PTG_TURN_WATCHED, __ATOMIC_SEQ_CST) &
+		      PTG_TURN_WATCHED))
+			unwatched |= 1u << i;
+	return unwatched;
 }
 
-#define LOOK(field) __atomic_load_n(&(field), __ATOMIC_SEQ_CST)
+static inline void table_unwatch(uint32_t devices)
+{
+	for (uint32_t i = 0; i < table_own->policy.ndev; i++)
+		if (devices >> i & 1)
+			__atomic_and_fetch(&table_own->turns->turn[i].flags, ~PTG_TURN_WATCHED, __ATOMIC_SEQ_CST);
+}
+
+/* In a player: it has said something that the ledger does not say. */
+static inline void table_ring(void)
+{
+	uint32_t *bell = &table_own->ledger->turn_bell;
+	__atomic_add_fetch(bell, 1, __ATOMIC_SEQ_CST);
+	syscall(SYS_futex, bell, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+/* In a player: from now on it is `value`. */
+#define TABLE_TELL(field, value)                                                                                       \
+	do {                                                                                                           \
+		__atomic_store_n(&(field), value, __ATOMIC_SEQ_CST);                                                   \
+		table_ring();                                                                                          \
+	} while (0)
+
+/* ---- the arbiter -------------------------------------------------------------------------------------------------------- */
 
 static inline void table_beat(struct table *t)
 {
@@ -87,9 +132,10 @@ static inline void table_die(struct table *t)
 	CHECK(kill(t->beat, SIGKILL) == 0 && waitpid(t->beat, &status, 0) == t->beat, "kill");
 }
 
-static inline void table_wake(struct table *t, int device)
+/* Returns how many slept. */
+static inline long table_wake(struct table *t, int device)
 {
-	syscall(SYS_futex, &t->turns->turn[device].word, FUTEX_WAKE, 1000, NULL, NULL, 0);
+	return syscall(SYS_futex, &t->turns->turn[device].word, FUTEX_WAKE, 1000, NULL, NULL, 0);
 }
 
 static inline void table_turn(struct table *t, int device, bool open)
@@ -143,6 +189,14 @@ static inline struct ptg_turns *table_file(const char *name, uint32_t ndev)
 	return turns;
 }
 
+/* Its size, no more: whoever comes first makes it whole. */
+static inline struct ptg_ledger *table_ledger(const char *name)
+{
+	const char *path = grant_path(name, "ledger");
+	CHECK(truncate(path, sizeof(struct ptg_ledger)) == 0, "%s", path);
+	return share_map(path, sizeof(struct ptg_ledger));
+}
+
 /* A policy of `count` devices, all gated, nobody's turn; the arbiter lives. Makes the machine. */
 static inline void table_set(struct table *t, const char *name, unsigned count)
 {
@@ -161,6 +215,8 @@ static inline void table_set(struct table *t, const char *name, unsigned count)
 	grant_seal(&t->policy);
 	grant_hand_over(name, &t->policy);
 	t->turns = table_file(name, count);
+	t->ledger = table_ledger(name);
+	table_own = t;
 	table_live(t);
 }
 
@@ -169,24 +225,29 @@ static inline void table_end(struct table *t)
 	table_die(t);
 }
 
+static inline int table_find(struct table *t, pid_t pid)
+{
+	for (int i = 0; i < PTG_SLOTS; i++)
+		if (LOOK(t->ledger->slot[i].state) == PTG_SLOT_USED && t->ledger->slot[i].pid == pid)
+			return i;
+	return -1;
+}
+
 /* The slot of a process; waits until it has one. */
 static inline uint32_t table_slot(struct table *t, pid_t pid)
 {
-	struct stat status;
-	const char *path = grant_path(t->name, "ledger");
-	while (t->ledger == NULL) {
-		CHECK(stat(path, &status) == 0, "%s", path);
-		if ((size_t)status.st_size >= sizeof(struct ptg_ledger))
-			t->ledger = share_map(path, sizeof(struct ptg_ledger));
-		else
-			table_breathe();
-	}
-	for (;;) {
-		for (uint32_t i = 0; i < PTG_SLOTS; i++)
-			if (LOOK(t->ledger->slot[i].state) == PTG_SLOT_USED && t->ledger->slot[i].pid == pid)
-				return i;
-		table_breathe();
-	}
+	int slot = -1;
+	TABLE_UNTIL_BY(t->ledger->doorbell, (slot = table_find(t, pid)) >= 0);
+	return (uint32_t)slot;
+}
+
+/* Until the lock of a slot is nobody's, which is how others know that its process is dead. */
+static inline void table_await_death(struct table *t, uint32_t slot)
+{
+	struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = slot, .l_len = 1};
+	int fd = open(grant_path(t->name, "ledger"), O_RDWR | O_CLOEXEC);
+	CHECK(fd >= 0 && fcntl(fd, F_OFD_SETLKW, &lock) == 0, "the lock of slot %u", slot);
+	close(fd);
 }
 
 /* What a process says to the arbiter. */

@@ -42,7 +42,8 @@ static void *do_it(void *arg)
 	return arg;
 }
 
-/* Commands: 0, 1: launch there by the current context; 2, 3: by a stream; b: on both; j: join. */
+/* Commands: 0, 1: launch there by the current context; 2, 3: by a stream; b: on both; j: join; y: synchronise the second
+ * device's stream. */
 static void player(int in, int out)
 {
 	pthread_t thread;
@@ -55,6 +56,8 @@ static void player(int in, int out)
 	for (unsigned char command; (command = player_next(in)) != 0;) {
 		if (command == 'j') {
 			CHECK(pthread_join(thread, NULL) == 0, "join");
+		} else if (command == 'y') {
+			OK(cuStreamSynchronize(stream[1]));
 		} else if (command != 's') {
 			what = command;
 			CHECK(pthread_create(&thread, NULL, do_it, NULL) == 0, "thread");
@@ -112,7 +115,8 @@ static void one_gated(struct table *t, const struct player *p)
 	uint64_t waits = LOOK(line->waits), engine = table_engine(1);
 	player_ask(p, '3');
 	player_ask(p, 'j');
-	TABLE_UNTIL(table_engine(1) == engine + MS);
+	player_ask(p, 'y');
+	CHECK(table_engine(1) == engine + MS, "it did not run there");
 	CHECK(LOOK(line->waits) == waits, "an ungated device's launch waited");
 	table_gate(t, 3);
 }

@@ -67,16 +67,6 @@ static void next_player(int in, int out)
 	}
 }
 
-/* What an arbiter does before it believes a line. */
-static bool is_dead(struct table *t, uint32_t slot)
-{
-	struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = slot, .l_len = 1};
-	int fd = open(grant_path(t->name, "ledger"), O_RDWR | O_CLOEXEC);
-	CHECK(fd >= 0 && fcntl(fd, F_OFD_GETLK, &lock) == 0, "lock");
-	close(fd);
-	return lock.l_type == F_UNLCK;
-}
-
 int main(void)
 {
 	struct table t;
@@ -96,8 +86,10 @@ int main(void)
 		uint32_t slot = table_slot(&t, pid);
 		step(pid, (unsigned)((uint64_t)all * i / points));
 		end(pid);
-		TABLE_UNTIL(is_dead(&t, slot));
+		table_await_death(&t, slot);
+		bool busy = LOOK(t.ledger->turn[0][slot].busy_ns) != 0;
 		CHECK(player_ask(&next, 1) == CUDA_SUCCESS, "the next process");
+		CHECK(!busy || LOOK(t.ledger->turn[0][slot].busy_ns) == 0, "a dead one was waited for in vain");
 		TABLE_UNTIL(LOOK(table_line(&t, next.pid, 0)->busy_ns) == 0);
 	}
 	CHECK(LOOK(table_line(&t, next.pid, 0)->waits) == 0, "the next process waited in its turn");

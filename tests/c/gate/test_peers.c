@@ -1,15 +1,43 @@
 /* Processes of one container in its turn: while the kernel of one runs, another that wants to launch waits until the first
- * has ended or says that it is leaving; one that is stopped or killed in flight is not waited for for ever; and beside a
+ * has ended or says that it is leaving; one that is stopped in flight is not waited for for ever, a dead one hardly; beside a
  * kernel that is long without anybody having known it, no thousands are let through. */
 #include "table.h"
 
 enum { PLAYERS = 3 };
 static struct shared {
 	uint64_t ns, count, made;
+	uint32_t first; /* slot of the first player */
+	/* What that one said just behind the first of these launches: since when it is busy, who leaves. */
+	uint64_t beside, leaves;
+	bool over; /* the first of them */
 } *shared; /* by player */
 static unsigned self;
+static uint32_t first; /* slot */
 
-/* Commands: l: launch as often as is said, without synchronising; s: synchronise. */
+static void first_over(void *unused)
+{
+	(void)unused;
+	TABLE_TELL(shared[self].over, true);
+}
+
+static void launch_all(CUfunction spin, CUstream stream, bool tells)
+{
+	struct shared *own = &shared[self];
+	struct ptg_ledger *ledger = table_own->ledger;
+	for (uint64_t i = 0; i < own->count; i++) {
+		OK(table_spin(spin, stream, own->ns));
+		if (i == 0) { /* in this order: where it is busy still, it did not leave before */
+			own->beside = LOOK(ledger->turn[0][own->first].busy_ns);
+			own->leaves = LOOK(ledger->device[0].peer_leaves);
+		}
+		if (i == 0 && tells)
+			OK(cuLaunchHostFunc(stream, first_over, NULL));
+		TABLE_TELL(own->made, i + 1);
+	}
+}
+
+/* Commands: l: launch as often as is said, without synchronising; L: the same, and tell when the first is over;
+ * s: synchronise. */
 static void play(int in, int out)
 {
 	CUstream stream;
@@ -17,21 +45,19 @@ static void play(int in, int out)
 	CUfunction spin = table_kernel("spin_ns");
 	OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
 	for (unsigned char command; (command = player_next(in)) != 0;) {
-		if (command == 'l')
-			player_answer(out, 0); /* before it has launched any */
-		for (uint64_t i = 0; command == 'l' && i < shared[self].count; i++) {
-			OK(table_spin(spin, stream, shared[self].ns));
-			__atomic_store_n(&shared[self].made, i + 1, __ATOMIC_SEQ_CST);
-		}
-		if (command == 's')
+		if (command == 's') {
 			player_answer(out, (uint64_t)cuStreamSynchronize(stream));
+			continue;
+		}
+		player_answer(out, 0); /* before it has launched any */
+		launch_all(spin, stream, command == 'L');
 	}
 }
 
-static void launches(const struct player *p, unsigned number, uint64_t count, uint64_t ns)
+static void launches(const struct player *p, unsigned number, uint64_t count, uint64_t ns, unsigned char command)
 {
-	shared[number] = (struct shared){.ns = ns, .count = count};
-	player_ask(&p[number], 'l');
+	shared[number] = (struct shared){.ns = ns, .count = count, .first = first};
+	player_ask(&p[number], command);
 }
 
 static uint64_t made(unsigned number)
@@ -49,23 +75,16 @@ static uint64_t flies(struct table *t, const struct player *p)
 
 static void one_after_the_other(struct table *t, const struct player *p)
 {
-	struct ptg_slot_turn *line = table_line(t, p[0].pid, 0);
-	struct ptg_ledger_device *common = &t->ledger->device[0];
-	launches(p, 0, 1, 100 * MS); /* learned: how long they are */
+	launches(p, 0, 1, 100 * MS, 'l'); /* learned: how long they are */
 	player_ask(&p[0], 's');
 	for (int round = 0; round < 3; round++) {
-		launches(p, 0, 1, 100 * MS);
+		launches(p, 0, 1, 100 * MS, 'l');
 		uint64_t since = flies(t, &p[0]);
-		launches(p, 1, 1, MS);
-		while (LOOK(line->busy_ns) == since) {
-			bool launched = made(1) != 0; /* in this order: it was before we look on */
-			uint64_t busy = LOOK(line->busy_ns), leaves = LOOK(common->peer_leaves);
-			CHECK(!launched || busy != since || leaves == since, "round %d: launched beside another",
-			      round);
-			table_breathe();
-		}
-		CHECK(LOOK(common->peer_ns) != 0, "nobody said that it waits");
+		launches(p, 1, 1, MS, 'l');
 		TABLE_UNTIL(made(1) == 1);
+		CHECK(shared[1].beside != since || shared[1].leaves == since, "round %d: launched beside another",
+		      round);
+		CHECK(LOOK(t->ledger->device[0].peer_ns) != 0, "nobody said that it waits");
 		player_ask(&p[0], 's');
 		player_ask(&p[1], 's');
 	}
@@ -75,43 +94,53 @@ static void one_after_the_other(struct table *t, const struct player *p)
 static void all_get_on(const struct player *p)
 {
 	for (unsigned i = 0; i < PLAYERS; i++)
-		launches(p, i, 60, MS);
+		launches(p, i, 60, MS, 'l');
 	for (unsigned i = 0; i < PLAYERS; i++)
 		player_ask(&p[i], 's');
 }
 
 /* The first stops in flight, for ever as far as the others can know; they do not wait for ever. */
-static void stopped(struct table *t, const struct player *p, int signal)
+static void stopped(struct table *t, const struct player *p)
 {
-	launches(p, 0, 1, 300 * MS);
+	launches(p, 0, 1, 300 * MS, 'l');
 	flies(t, &p[0]);
-	CHECK(kill(p[0].pid, signal) == 0, "kill");
-	launches(p, 1, 20, 2 * MS);
+	CHECK(kill(p[0].pid, SIGSTOP) == 0, "kill");
+	launches(p, 1, 20, 2 * MS, 'l');
 	player_ask(&p[1], 's');
 	CHECK(made(1) == 20, "made %llu", (unsigned long long)made(1));
-	if (signal != SIGSTOP)
-		return;
 	CHECK(kill(p[0].pid, SIGCONT) == 0, "kill");
 	player_ask(&p[0], 's');
+}
+
+/* The first is killed in flight: who waits for it finds out, and gives its slot back instead of waiting on. */
+static void killed(struct table *t, const struct player *p)
+{
+	launches(p, 0, 1, 300 * MS, 'l');
+	flies(t, &p[0]);
+	CHECK(kill(p[0].pid, SIGKILL) == 0, "kill");
+	table_await_death(t, first);
+	CHECK(LOOK(t->ledger->turn[0][first].busy_ns) != 0, "it was not in flight");
+	launches(p, 1, 20, 2 * MS, 'l');
+	player_ask(&p[1], 's');
+	CHECK(LOOK(t->ledger->slot[first].state) == PTG_SLOT_FREE, "the dead still have their slot");
 }
 
 /* Work that does not end in time may be waiting for another process: the others need not wait for its end. */
 static void stands(struct table *t, const struct player *p)
 {
-	launches(p, 0, 1, 3000 * MS);
+	launches(p, 0, 1, 3000 * MS, 'l');
 	uint64_t since = flies(t, &p[0]);
-	launches(p, 1, 1, MS);
-	TABLE_UNTIL(LOOK(t->ledger->device[0].peer_leaves) == since);
+	launches(p, 1, 1, MS, 'l');
 	TABLE_UNTIL(made(1) == 1);
+	TABLE_UNTIL(LOOK(t->ledger->device[0].peer_leaves) == since);
 	player_ask(&p[0], 's');
 	player_ask(&p[1], 's');
 }
 
 static void long_unknown(const struct player *p)
 {
-	uint64_t engine = table_engine(0);
-	launches(p, 2, 2000, 1000 * MS);
-	TABLE_UNTIL(table_engine(0) >= engine + 1000 * MS);
+	launches(p, 2, 2000, 1000 * MS, 'L');
+	TABLE_UNTIL(LOOK(shared[2].over));
 	CHECK(made(2) <= 200, "%llu launches of a second each", (unsigned long long)made(2));
 }
 
@@ -125,14 +154,15 @@ int main(void)
 		p[self] = player_start(play);
 	table_open(&t);
 	for (unsigned i = 0; i < PLAYERS; i++) {
-		launches(p, i, 1, MS);
+		launches(p, i, 1, MS, 'l');
 		player_ask(&p[i], 's');
 	}
+	first = table_slot(&t, p[0].pid);
 	one_after_the_other(&t, p);
 	all_get_on(p);
 	stands(&t, p);
-	stopped(&t, p, SIGSTOP);
-	stopped(&t, p, SIGKILL);
+	stopped(&t, p);
+	killed(&t, p);
 	player_end(&p[1], false);
 	player_end(&p[0], true);
 	long_unknown(p);

@@ -7,7 +7,7 @@
 
 #define LONG_NS (8 * MS)
 #define STEPS   140
-#define CALM    20 /* looks at a process that stays busy */
+#define CALM_NS (4 * MS) /* who says nothing for so long stays busy */
 
 static struct shared {
 	pid_t thread;
@@ -24,7 +24,7 @@ static void *launcher(void *arg)
 	char byte;
 	OK(cuCtxSetCurrent(context));
 	OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-	__atomic_store_n(&shared->thread, (pid_t)syscall(SYS_gettid), __ATOMIC_SEQ_CST);
+	TABLE_TELL(shared->thread, (pid_t)syscall(SYS_gettid));
 	while (read(go[0], &byte, 1) == 1 && byte) {
 		for (int i = 0; i < (byte == 'w' ? 400 : 3); i++)
 			OK(cuLaunchKernel(nothing, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL));
@@ -33,7 +33,7 @@ static void *launcher(void *arg)
 		else
 			syscall(SYS_tgkill, getpid(), shared->thread, SIGUSR2); /* the tracer stops it here */
 		OK(cuLaunchKernel(nothing, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL));
-		__atomic_add_fetch(&shared->made, 1, __ATOMIC_SEQ_CST);
+		TABLE_TELL(shared->made, shared->made + 1);
 	}
 	return arg;
 }
@@ -74,12 +74,16 @@ static void step(pid_t thread, unsigned steps)
 }
 
 /* Whether the process says that it is idle, once everything but the stopped thread is over. */
-static bool says_idle(struct ptg_slot_turn *line, uint64_t engine)
+static bool says_idle(struct table *t, struct ptg_slot_turn *line, uint64_t engine)
 {
-	TABLE_UNTIL(table_engine(0) >= engine + LONG_NS);
-	for (int i = 0; i < CALM && LOOK(line->busy_ns) != 0; i++)
-		table_breathe();
-	return LOOK(line->busy_ns) == 0;
+	struct timespec calm = {.tv_nsec = CALM_NS};
+	for (bool over = false;;) {
+		uint32_t bell = LOOK(t->ledger->turn_bell);
+		if (LOOK(line->busy_ns) == 0 || over)
+			return LOOK(line->busy_ns) == 0;
+		bool ran = table_engine(0) >= engine + LONG_NS;
+		over = syscall(SYS_futex, &t->ledger->turn_bell, FUTEX_WAIT, bell, &calm, NULL, 0) != 0 && ran;
+	}
 }
 
 static bool once(struct table *t, const struct player *p, struct ptg_slot_turn *line, pid_t thread, unsigned steps)
@@ -92,7 +96,7 @@ static bool once(struct table *t, const struct player *p, struct ptg_slot_turn *
 	stopped_by(thread, SIGUSR2);
 	step(thread, steps);
 	table_close(t);
-	bool idle = says_idle(line, engine);
+	bool idle = says_idle(t, line, engine);
 	engine = table_engine(0);
 	CHECK(ptrace(PTRACE_CONT, thread, NULL, NULL) == 0, "go on");
 	if (idle && LOOK(shared->made) == made) {

@@ -10,7 +10,17 @@ static struct shared {
 	uint64_t count; /* launches to make */
 	uint64_t made;
 	uint64_t streams;
+	uint64_t engine; /* what it had done before */
+	uint64_t ahead; /* the most launches that it had still to do */
 } *shared;
+
+/* Launches wait for the engine, so the most are ahead of it just behind one of them. */
+static void count_ahead(uint64_t made)
+{
+	uint64_t done = (table_engine(0) - shared->engine) / shared->ns;
+	if (made > done + shared->ahead)
+		__atomic_store_n(&shared->ahead, made - done, __ATOMIC_SEQ_CST);
+}
 
 /* Launches on its own, with no synchronisation. */
 static void *launcher(void *arg)
@@ -21,6 +31,7 @@ static void *launcher(void *arg)
 		OK(cuStreamCreate(&own[i], CU_STREAM_NON_BLOCKING));
 	for (uint64_t i = 0; i < shared->count; i++) {
 		OK(table_spin(spin, own[shared->streams ? i % shared->streams : 0], shared->ns));
+		count_ahead(i + 1);
 		__atomic_store_n(&shared->made, i + 1, __ATOMIC_SEQ_CST);
 	}
 	return NULL;
@@ -49,7 +60,7 @@ static void player(int in, int out)
 
 static void launches(const struct player *p, uint64_t count, uint64_t ns, uint64_t streams)
 {
-	*shared = (struct shared){.ns = ns, .count = count, .streams = streams};
+	*shared = (struct shared){.ns = ns, .count = count, .streams = streams, .engine = table_engine(0)};
 	player_ask(p, 'l');
 }
 
@@ -82,31 +93,17 @@ static void closed_meanwhile(struct table *t, const struct player *p)
 	table_close(t);
 }
 
-/* Looks at launches against what the engine has done, all along; returns the most that was ahead. */
-static uint64_t most_ahead(uint64_t engine, uint64_t count, uint64_t ns)
-{
-	uint64_t most = 0;
-	while (table_engine(0) < engine + count * ns) {
-		uint64_t ahead = made(), done = (table_engine(0) - engine) / ns; /* in this order: never too many */
-		ahead = ahead > done ? ahead - done : 0;
-		most = ahead > most ? ahead : most;
-		sched_yield();
-	}
-	return most;
-}
-
 static void bounded(struct table *t, const struct player *p, uint64_t ns, uint32_t flags, uint64_t streams,
                     uint64_t most)
 {
 	struct ptg_slot_turn *line = table_line(t, p->pid, 0);
-	uint64_t engine = table_engine(0), count = 200 * MS / ns;
 	t->turns->turn[0].flags = flags;
 	table_open(t);
-	launches(p, count, ns, streams);
-	uint64_t ahead = most_ahead(engine, count, ns);
+	launches(p, 200 * MS / ns, ns, streams);
+	player_ask(p, 'j');
+	uint64_t ahead = LOOK(shared->ahead);
 	NOTE("%llu ns, flags %u, %llu streams: %llu ahead", (unsigned long long)ns, flags, (unsigned long long)streams,
 	     (unsigned long long)ahead);
-	player_ask(p, 'j');
 	CHECK(ahead <= most, "%llu launches of %llu ns were ahead, not %llu", (unsigned long long)ahead,
 	      (unsigned long long)ns, (unsigned long long)most);
 	TABLE_UNTIL(LOOK(line->busy_ns) == 0);
@@ -141,7 +138,8 @@ static void told(struct table *t, const struct player *p, unsigned char how)
 	uint32_t bell = LOOK(t->ledger->turn_bell);
 	launches(p, 1, 2 * MS, 1);
 	player_ask(p, 'j');
-	TABLE_UNTIL(player_ask(p, how) == CUDA_SUCCESS);
+	while (player_ask(p, how) != CUDA_SUCCESS) /* asked whether it is over, not told when */
+		;
 	CHECK(LOOK(line->busy_ns) == 0, "%c: still busy after the answer", how);
 	CHECK(LOOK(t->ledger->turn_bell) >= bell + 2, "%c: the bell rang %u times", how,
 	      LOOK(t->ledger->turn_bell) - bell);
