@@ -168,6 +168,7 @@ def _others() -> list[Cell]:
             points=100,
             jain=None,
             aggregate=None,
+            handed_over=True,
         ),
         Cell(
             "collective-beside-two",

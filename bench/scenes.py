@@ -1,8 +1,8 @@
 """What happens in a cell of bench/shares.py while its tenants run, and what of it is written down.
 
 Each scene gets a stage whose containers stand before their first launch, and returns what was seen: percent of the card
-that each tenant got, its steps, what it cost the arbiter, and figures of its own with what they missed. A scene never
-judges shares: that is bounds.py's, which knows what was asked.
+that each tenant got, its steps, what it cost the arbiter, and figures of its own with what they missed. What tenants
+got is judged by shares.py, which knows what was asked.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ SETTLE_S: Final = 0.5  # after a change of shares
 PAUSE_MS: Final = 100  # a neighbour's longest wait after a tenant died in its turn
 STALL_MS: Final = 1000  # anybody's longest wait while no arbiter answers
 LOSS: Final = 5.0  # points that neighbours of a stopped tenant may lose over the next 2 s
+POINTS: Final = 2.0  # from what was asked, without an arbiter and when there is a new one
 WAIT_MS: Final = 3.0  # P0's: one launch of a 1 ms neighbour and 2 ms
 BUSY_PERCENT: Final = 2.0  # of one core, the arbiter with 8 tenants
 IDLE_PERCENT: Final = 0.1
@@ -41,6 +42,21 @@ class Plan:
     wide: float = 1.0
 
 
+@dataclass(frozen=True)
+class Window:
+    """Percent per tenant in a window of its own; `points`: how far that may be from asked, or only above it."""
+
+    name: str
+    got: list[float]
+    points: float
+    only_above: bool = False
+
+    def error(self, number: int, asked: float) -> float:
+        """Return how far a tenant's got is from what it asked, in points."""
+        difference = self.got[number] - asked
+        return difference if self.only_above else abs(difference)
+
+
 @dataclass
 class Seen:
     """What a scene saw: percent per tenant, steps per tenant, figures, and what they missed."""
@@ -52,6 +68,13 @@ class Seen:
     figures: dict[str, float] = field(default_factory=dict)
     missed: list[str] = field(default_factory=list)
     bounds: list[tuple[str, float, float]] = field(default_factory=list)
+    windows: list[Window] = field(default_factory=list)
+
+    def hold_to(self, asked: list[float]) -> None:
+        """Bound what was got in each window by what was asked."""
+        for window in self.windows:
+            for number, percent in enumerate(asked):
+                self.bound(f"tenant {number} {window.name}", window.error(number, percent), window.points)
 
     def bound(self, name: str, value: float, most: float) -> None:
         """Write a figure down, and the bound that it is held to."""
@@ -239,15 +262,14 @@ def arbiter(stage: Stage, plan: Plan) -> Seen:
     os.kill(first, signal.SIGKILL)
     longest, _ = watch(stage, 1.0)
     seen = window(stage, min(plan.seconds, 10.0))
-    for number, (got, tenant) in enumerate(zip(seen.got, stage.cell.tenants, strict=True)):
-        seen.bound(f"tenant {number} longest stall, ms", longest[number], STALL_MS)
-        seen.bound(f"tenant {number} above its share without an arbiter, points", got - tenant.share, 2.0)
+    for number, stall in enumerate(longest):
+        seen.bound(f"tenant {number} longest stall, ms", stall, STALL_MS)
+    seen.windows.append(Window("above its share without an arbiter, points", seen.got, POINTS, only_above=True))
     second = _new_arbiter(stage, first)
     seen.figures["a new arbiter came"] = float(second is not None)
     if second is not None:
         time.sleep(1.0)
-        for number, got in enumerate(window(stage, min(plan.seconds, 10.0)).got):
-            seen.bound(f"tenant {number} error after", abs(got - stage.cell.tenants[number].share), 2.0)
+        seen.windows.append(Window("error after", window(stage, min(plan.seconds, 10.0)).got, POINTS))
     return seen
 
 

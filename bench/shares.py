@@ -175,6 +175,7 @@ def row_of(cell: Cell, system: System, plan: Plan, seen: Seen, asked: list[float
     row.p99_ms = [steps.get("p99_ns", 0) / 1e6 for steps in seen.steps]
     row.steps = [steps.get("steps", 0) for steps in seen.steps]
     row.handed_over = seen.handed_over
+    seen.hold_to(asked)
     row.arbiter_percent, row.figures, row.missed = seen.arbiter_percent, seen.figures, seen.missed_by(plan.wide)
     row.missed += [
         f"tenant {number}: {steps['errors']} processes could not go on"

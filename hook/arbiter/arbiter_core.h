@@ -188,6 +188,12 @@ static inline bool arb_in_flight(const struct arb_account *a)
 	return a->turn.open ? a->claim.busy : a->draining || a->undrained;
 }
 
+/* How many others are at work, wait, or were at work a moment ago. */
+static inline int arb_rivals(const struct arb_account *a)
+{
+	return a->device->active - (a->recent || a->claim.wants);
+}
+
 /* credence.c */
 void arb_check_claim(struct arb *arb, struct arb_account *a, const struct arb_claim *c, uint64_t now);
 bool arb_distrusted(const struct arb_account *a, uint64_t now);

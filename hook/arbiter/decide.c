@@ -110,8 +110,7 @@ static void describe(struct arb_device_state *d, uint64_t now)
 			continue;
 		t->brief = a->role == ARB_BORROWER || arb_distrusted(a, now) || a->share.priority > d->first_priority;
 		t->watched = !d->together &&
-		             (a->role == ARB_BORROWER ||
-		              (d->active - (a->recent || a->claim.wants) > 0 && !(a->gap && a->gap < ARB_GAP_SHORT)));
+		             (a->role == ARB_BORROWER || (arb_rivals(a) > 0 && !(a->gap && a->gap < ARB_GAP_SHORT)));
 		if (asking && t->deadline < now + ARB_DEADLINE / 2)
 			t->deadline = now + ARB_DEADLINE;
 		else if (a->role == ARB_BORROWER && now >= t->deadline)
@@ -127,7 +126,7 @@ static uint64_t holder_at(const struct arb_device_state *d, uint64_t now)
 
 	if (!h || h->role != ARB_HOLDER)
 		return at;
-	if (d->active > 1 || h->share.ceiling < 1000 || (h->kind == ARB_RIGHT_GUARANTEED && h->share.cores < 1000))
+	if (arb_rivals(h) > 0 || h->share.ceiling < 1000 || (h->kind == ARB_RIGHT_GUARANTEED && h->share.cores < 1000))
 		at = h->claim.busy ? now + arb_since(d->quantum, h->spent) : arb_most(h->began_at + d->quantum, now);
 	if (!d->waiting)
 		return at;

@@ -115,7 +115,7 @@ void arb_lend(struct arb *arb, struct arb_device_state *d, uint64_t now)
 {
 	struct arb_account *h = d->holder, *borrower, *waiter;
 	const bool lent = h && (h->role == ARB_RESERVED ? !arb_gang_kept(arb, h->owner, d)
-	                                                : d->active > 1 && arb_pausing(h, now));
+	                                                : arb_rivals(h) > 0 && arb_pausing(h, now));
 
 	help(arb, d, now);
 	open_recent(d, true, now);

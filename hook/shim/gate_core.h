@@ -202,8 +202,14 @@ bool gate_ask(struct gate *g); /* asks the driver, without the lock meanwhile; t
 void gate_sweep(struct gate *g, uint64_t now); /* takes out marks that are over */
 uint64_t gate_next_over(const struct gate *g, int device); /* when the oldest mark is expected to be over */
 /* When to look at what is expected to be over at some time: earlier than that, too, at growing distances, since what ended
- * long ago and is found on time teaches nothing. */
-uint64_t gate_look_at(const struct gate_device *d, uint64_t expected, uint64_t now);
+ * long ago and is found on time teaches nothing. Never far apart: who looks at a long kernel only when it is expected to
+ * end learns that it ends then. */
+static inline uint64_t gate_look_at(const struct gate_device *d, uint64_t expected, uint64_t now)
+{
+	uint64_t since = now > d->seen_ns ? now - d->seen_ns : 0;
+	uint64_t apart = since < GATE_POLL_NS ? GATE_POLL_NS : since > GATE_TICK_NS ? GATE_TICK_NS : since;
+	return expected > now + GATE_POLL_NS && expected < now + apart ? expected : now + apart;
+}
 
 /* ---- gate_helper.c ------------------------------------------------------------------------------------------------------ */
 

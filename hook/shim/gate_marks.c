@@ -156,14 +156,6 @@ static uint64_t clip(uint64_t value, uint64_t least, uint64_t most)
 	return value < least ? least : value > most ? most : value;
 }
 
-uint64_t gate_look_at(const struct gate_device *d, uint64_t expected, uint64_t now)
-{
-	uint64_t since = now > d->seen_ns ? now - d->seen_ns : 0;
-	/* Never far apart: who looks at a long kernel only when it is expected to end learns that it ends then. */
-	uint64_t next = now + clip(since, GATE_POLL_NS, GATE_TICK_NS);
-	return expected > now + GATE_POLL_NS && expected < next ? expected : next;
-}
-
 /* The means move by what the marks took, against what they were expected to take. All that is known of it are two looks,
  * at the first of which they were not over: an expectation between the two is kept. Who looks late learns nothing. Where
  * other processes of the container have work in flight too, the device may have spent their part of the time on theirs. */

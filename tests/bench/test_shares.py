@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from cells import GAP, PLAIN, SMOKE, SMOKE_NONE, Cell, Tenant, matrix
-from scenes import SCENES, Plan, Seen
+from scenes import SCENES, Plan, Seen, Window
 from shares import Bench, Book, Row, jain, judge, row_of
 from tenants import BenchError, Container, Look, Stage, System, shares_between
 
@@ -68,6 +68,16 @@ def test_a_share_is_asked_of_what_the_engine_leaves_where_the_programs_make_it_c
     tenants = (Tenant(PLAIN, 30, 8), Tenant(PLAIN, 70, 8))
     assert bench.asked(Cell("30-70/8", tenants, handed_over=True)) == pytest.approx([29.25, 68.25])
     assert bench.asked(Cell("30-70", tenants)) == [30.0, 70.0]
+
+
+def test_what_tenants_get_behind_a_new_arbiter_is_held_to_what_was_asked_and_not_to_their_shares() -> None:
+    seen = Seen([28.0, 70.0], [{}, {}])
+    seen.windows.append(Window("above its share", [28.0, 70.0], 2.0, only_above=True))
+    seen.windows.append(Window("error after", [27.7, 67.0], 2.0))
+    assert row_of(THIRDS, NONE, PLAN, seen, [29.3, 67.9]).missed == ["tenant 1 above its share 2.10, at most 2"]
+    killed = next(cell for cell in matrix() if cell.name == "arbiter-killed-30-70/8")
+    bench = Known(([97.5], 2.5), ([48.75, 48.75], 2.5))
+    assert bench.asked(killed) == pytest.approx([29.25, 68.25])
 
 
 def test_of_a_program_that_pauses_no_more_is_asked_than_it_gets_beside_its_like() -> None:

@@ -85,7 +85,7 @@ FAULTS = (
     Fault(
         "a pause is not lent",
         "lend.c",
-        "d->active > 1 && arb_pausing(h, now));",
+        "arb_rivals(h) > 0 && arb_pausing(h, now));",
         "false);",
         "test_arb_shares",
         ("20",),
@@ -112,6 +112,20 @@ FAULTS = (
         "if (is_absurd(a, c, now)) {",
         "if (is_absurd(a, c, now) && !a->met) {",
         "test_arb_liars",
+    ),
+    Fault(
+        "one process's end is its tenant's pause",
+        "arbiter.c",
+        "if ((!c->busy || c->busy_since >= c->idle_since) &&",
+        "if (",
+        "test_arb_processes",
+    ),
+    Fault(
+        "one process's end is its tenant's",
+        "charge.c",
+        "if (!a->flying || a->from > begin || (c->busy && c->busy_since >= c->idle_since))",
+        "if (!a->flying || a->from > begin || c->busy)",
+        "test_arb_processes",
     ),
     Fault(
         "shares do not change",

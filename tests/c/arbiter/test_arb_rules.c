@@ -220,6 +220,34 @@ static void alone(void)
 	arb_free(w.arb);
 }
 
+/* Whoever has a turn and does nothing keeps the device from nobody, for however short or long it has done nothing. */
+static void idle_holder(void)
+{
+	for (uint64_t pause = MS; pause < 150 * MS; pause += MS) {
+		struct world w = world_new();
+		const int a = join(&w, &burst_500), b = join(&w, &burst_500);
+		uint64_t until;
+
+		claim(&w, a, true, false);
+		decide(&w, 0);
+		claim(&w, a, false, true);
+		decide(&w, MS);
+		claim(&w, a, false, false);
+		decide(&w, 0);
+		for (until = w.now + pause; w.next < until;)
+			decide(&w, w.next - w.now);
+		w.now = until;
+		claim(&w, b, true, false);
+		decide(&w, 0);
+		if (!is_open(&w, a)) { /* closed: the claims are read again */
+			claim(&w, a, false, false);
+			decide(&w, 0);
+		}
+		CHECK(is_open(&w, b), "the device stands idle for %lu ms, and who wants it has to wait", pause / MS);
+		arb_free(w.arb);
+	}
+}
+
 static void ungated(void)
 {
 	struct world w = world_new();
@@ -434,6 +462,7 @@ int main(void)
 	audit();
 	published();
 	alone();
+	idle_holder();
 	ungated();
 	first_pays_to_its_end();
 	together();

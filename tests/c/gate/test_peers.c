@@ -90,6 +90,26 @@ static void one_after_the_other(struct table *t, const struct player *p)
 	}
 }
 
+/* Both wait for the turn, as far as the second can know, and the first has or has not waited for longer: then the second
+ * says that it waits for it, or goes at once. The first one's line is written for it; it does nothing meanwhile. */
+static void opens(struct table *t, const struct player *p, bool longer)
+{
+	struct ptg_slot_turn *line = table_line(t, p[0].pid, 0), *own = table_line(t, p[1].pid, 0);
+	TABLE_UNTIL(LOOK(line->busy_ns) == 0 && LOOK(own->busy_ns) == 0);
+	table_close(t);
+	uint64_t idle = LOOK(own->idle_ns), said = LOOK(t->ledger->device[0].peer_ns);
+	__atomic_store_n(&line->idle_ns, longer ? idle - 1 : idle + 1, __ATOMIC_SEQ_CST);
+	__atomic_store_n(&line->want, 1, __ATOMIC_SEQ_CST);
+	launches(p, 1, 1, MS, 'l');
+	TABLE_UNTIL(LOOK(own->want) == 1);
+	table_open(t);
+	TABLE_UNTIL(made(1) == 1);
+	CHECK((LOOK(t->ledger->device[0].peer_ns) != said) == longer, "who has waited %s: the second %s",
+	      longer ? "longest goes first" : "less", longer ? "did not let it pass" : "let it pass");
+	__atomic_store_n(&line->want, 0, __ATOMIC_SEQ_CST);
+	player_ask(&p[1], 's');
+}
+
 /* Who has had its part lets the others go first, and they go on together without an end. */
 static void all_get_on(const struct player *p)
 {
@@ -158,6 +178,8 @@ int main(void)
 		player_ask(&p[i], 's');
 	}
 	first = table_slot(&t, p[0].pid);
+	for (int round = 0; round < 6; round++)
+		opens(&t, p, round % 2 == 0);
 	one_after_the_other(&t, p);
 	all_get_on(p);
 	stands(&t, p);
