@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.cluster import images, packages
-from tests.cluster.binaries import UnavailableError, obtain
+from tests.cluster.binaries import CHART_TOOLS, UnavailableError, obtain
 from tests.cluster.cluster import Cluster
 from tests.cluster.state import TOP, clusters
 
@@ -30,6 +30,7 @@ def prepare() -> int:
     packages.install()
     try:
         found = obtain()
+        obtain(CHART_TOOLS)
     except UnavailableError as error:
         print(f"cluster: the layer will be skipped: {error}", file=sys.stderr)
         return 0

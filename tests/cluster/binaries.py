@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 MODULES: Final = Path(__file__).parent / "go"
+OLDEST_MINOR: Final = 34  # of Kubernetes 1: what helm renders for where nobody names a cluster
 #: Programs that Debian's packages put where no PATH looks.
 CNI_DIRECTORIES: Final = (Path("/usr/lib/cni"), Path("/opt/cni/bin"))
 
@@ -83,7 +84,19 @@ CNI: Final = Tool(
         "host-local": "github.com/containernetworking/plugins/plugins/ipam/host-local",
     },
 )
+#: What a cluster runs.
 TOOLS: Final = (KUBERNETES, ETCD, CONTAINERD, CNI)
+HELM: Final = Tool("helm", "helm.sh/helm/v3", {"helm": "helm.sh/helm/v3/cmd/helm"}, will_do="3.")
+#: The checker of alert rules; without these tags it compiles every cloud's client.
+PROMTOOL: Final = Tool(
+    "promtool",
+    "github.com/prometheus/prometheus",
+    {"promtool": "github.com/prometheus/prometheus/cmd/promtool"},
+    tags="remove_all_sd,enable_kubernetes_sd",
+    will_do="3.",
+)
+#: What tests of the chart run.
+CHART_TOOLS: Final = (HELM, PROMTOOL)
 
 
 @dataclass(frozen=True)
@@ -109,10 +122,10 @@ def cache() -> Path:
     return place
 
 
-def obtain() -> Binaries:
-    """Find or build every program of the cluster; UnavailableError where one cannot be had."""
+def obtain(tools: Iterable[Tool] = TOOLS) -> Binaries:
+    """Find or build the programs of these tools, the cluster's own by default; UnavailableError where one cannot be had."""
     paths: dict[str, Path] = {}
-    for tool in TOOLS:
+    for tool in tools:
         paths |= find(tool) or build(tool)
     return Binaries(paths)
 
@@ -135,7 +148,8 @@ def find(tool: Tool) -> dict[str, Path] | None:
 def has_version(tool: Tool, found: Mapping[str, Path]) -> bool:
     """Say whether the first program of a tool prints a version that will do."""
     first = next(iter(tool.programs))
-    told = subprocess.run([found[first], "--version"], capture_output=True, text=True, check=False).stdout
+    ask = "version" if tool is HELM else "--version"
+    told = subprocess.run([found[first], ask], capture_output=True, text=True, check=False).stdout
     wanted = tool.will_do or tool.version()
     return re.search(rf"\bv?{re.escape(wanted)}", told) is not None
 
@@ -215,6 +229,11 @@ def link_flags(tool: Tool, version: str) -> str:
         flags += ["-X", f"{at}.gitVersion=v{version}", "-X", f"{at}.gitMajor={major}", "-X", f"{at}.gitMinor={minor}"]
     if tool is CONTAINERD:
         flags += ["-X", f"{tool.module}/version.Version={version}"]
+    if tool is HELM:  # without these it takes itself for one of Kubernetes 1.20
+        flags += ["-X", f"{tool.module}/internal/version.version=v{version}"]
+        for part in ("chartutil", "lint/rules"):
+            at = f"{tool.module}/pkg/{part}.k8sVersion"
+            flags += ["-X", f"{at}Major=1", "-X", f"{at}Minor={OLDEST_MINOR}"]
     return " ".join(flags)
 
 

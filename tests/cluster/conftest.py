@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import packages
-from tests.cluster.binaries import Binaries, UnavailableError, obtain
+from tests.cluster.binaries import CHART_TOOLS, TOOLS, Binaries, Tool, UnavailableError, obtain
 from tests.cluster.cluster import Cluster
 from tests.cluster.controlplane import Options
 from tests.cluster.namespace import Namespace
@@ -65,9 +65,20 @@ def spoken(config: pytest.Config) -> AbstractContextManager[None]:
 @pytest.fixture(scope="session")
 def binaries(pytestconfig: pytest.Config) -> Binaries:
     """Every program of a cluster, built where it is not here yet."""
+    return had(pytestconfig, TOOLS)
+
+
+@pytest.fixture(scope="session")
+def chart_tools(pytestconfig: pytest.Config) -> Binaries:
+    """The programs helm and promtool, built where they are not here yet."""
+    return had(pytestconfig, CHART_TOOLS)
+
+
+def had(config: pytest.Config, tools: tuple[Tool, ...]) -> Binaries:
+    """Return the programs of these tools; skip, or fail where the layer is required."""
     try:
-        with spoken(pytestconfig):
-            return obtain()
+        with spoken(config):
+            return obtain(tools)
     except UnavailableError as error:
         give_up(str(error))
         raise

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from tests.cluster import product
 from tests.cluster.image import Image, Tree, compile_c
 
 if TYPE_CHECKING:
@@ -143,7 +144,10 @@ def recipes() -> dict[str, Recipe]:
 
 
 def make(reference: str, work: Path) -> Path:
-    """Make one of the images below `work` and return its tar."""
+    """Make one of the images below `work` and return its tar; the product's own lie in the build directory."""
+    for role in product.roles():
+        if reference == product.reference(role):
+            return product.tar(role)
     recipe = recipes()[reference]
     name = reference.rpartition("/")[2].replace(":", "-")
     tree = Tree(work / name)

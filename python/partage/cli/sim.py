@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -72,11 +73,18 @@ def show(*, as_json: bool) -> None:
 @sim.command(short_help="Make the machine of this user.")
 @click.argument("profile", shell_complete=completed.profiles)
 @click.option("--replace", is_flag=True, help="Replace the machine there is, if no program uses it.")
+@click.option("--keep", is_flag=True, help="Keep the machine there is, whatever its profile.")
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="Other UUIDs and serial numbers for the same profile.")
+@click.option("--seed-of", metavar="TEXT", help="The same, by a text: a node's name.")
 @click.option("--shared", is_flag=True, help="For all users and containers, in PARTAGE_SIM_DIR or /run/partage-sim.")
-def create(profile: str, *, replace: bool, seed: int | None, shared: bool) -> None:
+def create(profile: str, *, replace: bool, keep: bool, seed: int | None, seed_of: str | None, shared: bool) -> None:
     """Make the machine of this user from PROFILE: a name, or the path of a TOML file."""
-    click.echo(machine.create(_profile(profile), seed=seed, replace=replace, shared=shared))
+    for both, names_of in (((replace, keep), "--replace --keep"), ((seed, seed_of), "--seed --seed-of")):
+        if all(value not in (None, False) for value in both):
+            raise UsageError("options", names_of, "they exclude each other", "leave one out")
+    if seed_of is not None:
+        seed = int.from_bytes(hashlib.sha256(seed_of.encode()).digest()[:7])
+    click.echo(machine.create(_profile(profile), seed=seed, replace=replace, keep=keep, shared=shared))
 
 
 @sim.command("tree", short_help="Make device nodes and a driver root for containers.")

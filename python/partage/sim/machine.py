@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 SIZE: Final[int] = ffi.sizeof("struct sim_machine")
 _HEAD: Final = struct.Struct("<QII")  # magic, layout, size
+_THIS: Final = (lib.SIM_MACHINE_MAGIC, lib.SIM_MACHINE_LAYOUT, SIZE)
 _MADE_FIRST: Final = "a machine is made before it is used"
 _MAKE: Final = "run `partage sim create PROFILE`, or any program on the simulated driver"
 
@@ -144,14 +145,15 @@ def create(
     *,
     seed: int | None = None,
     replace: bool = False,
+    keep: bool = False,
     shared: bool = False,
 ) -> Path:
     """Make the machine file (default: where the driver looks) from a profile; returns its path.
 
     `seed` gives the devices UUIDs of their own (two nodes of one profile). `shared`: a machine for all users, as a real
     card is, also from containers into which its directory is mounted; by default in `names.SIM_SYSTEM_DIRECTORY`. Its
-    clients write its state, so whoever can open it can also break it: for tests. Raises UsageError where a machine
-    exists and `replace` is not set, or where programs use it.
+    clients write its state, so whoever can open it can also break it: for tests. `keep`: a machine that is there
+    already stays as it is. Raises UsageError where one exists and neither is set, or where programs use it.
     """
     if path is None and shared and not os.environ.get(names.ENV_SIM_DIR):
         path = Path(names.SIM_SYSTEM_DIRECTORY, names.MACHINE_FILE)
@@ -162,6 +164,8 @@ def create(
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         with locked(fd, lib.SIM_LOCK_SETUP):
+            if keep and os.pread(fd, _HEAD.size, 0) == _HEAD.pack(*_THIS):
+                return path
             if not _refuse_if_used(fd, path, replace=replace):
                 _write_sparse(fd, machine)
                 os.fchmod(fd, mode)

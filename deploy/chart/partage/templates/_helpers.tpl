@@ -1,0 +1,48 @@
+{{- /* What several templates need: labels, images, the agent's places. Nothing here makes an object. */ -}}
+
+{{- define "partage.labels" -}}
+{{ toJson (merge (dict "app.kubernetes.io/part-of" "partage") .Values.labels) }}
+{{- end -}}
+
+{{- /* Labels of one part and its pods: (dict "root" $ "name" "partage-agent" "more" podLabels). */ -}}
+{{- define "partage.labelsOf" -}}
+{{ toJson (merge (dict "app.kubernetes.io/part-of" "partage" "app.kubernetes.io/name" .name) (.more | default dict) .root.Values.labels) }}
+{{- end -}}
+
+{{- /* An image of ours: (dict "root" $ "image" .Values.agent.image). */ -}}
+{{- define "partage.image" -}}
+{{- with .root.Values.image.registry }}{{ . }}/{{ end }}{{ .image.repository }}
+{{- if .image.digest }}@{{ .image.digest }}{{ else }}:{{ .root.Values.image.tag | default .root.Chart.AppVersion }}{{ end }}
+{{- end -}}
+
+{{- define "partage.user" -}}
+system:serviceaccount:{{ .Release.Namespace }}:partage-
+{{- end -}}
+
+{{- /* The runtime class of the agent, empty for none. */ -}}
+{{- define "partage.runtimeClass" -}}
+{{- if ne .Values.agent.runtimeClassName "auto" }}{{ .Values.agent.runtimeClassName }}
+{{- else if lookup "node.k8s.io/v1" "RuntimeClass" "" "nvidia" }}nvidia{{ end }}
+{{- end -}}
+
+{{- /* The agent's configuration as its file: what the values say, and that cards are simulated. */ -}}
+{{- define "partage.agentConfig" -}}
+{{- $config := dict "apiVersion" "config.partage.io/v1alpha1" "kind" "AgentConfiguration" -}}
+{{- if .Values.agent.simulated.profile }}{{ $_ := set $config "driver" "simulated" }}{{ end -}}
+{{ toYaml (merge $config (deepCopy .Values.agent.config)) }}
+{{- end -}}
+
+{{- /* Where things lie on the host: the agent's `places` with its defaults, and `drivers`, directories of a driver in a
+container of its own. Mounted at the same path, so the configuration is the one place that says it. */ -}}
+{{- define "partage.places" -}}
+{{- $nvidia := .Values.agent.config.nvidia | default dict -}}
+{{- $places := merge (dict) (.Values.agent.config.places | default dict) (dict
+  "root" "/run/partage" "cdi" "/var/run/cdi" "kubelet" "/var/lib/kubelet"
+  "plugins" "/var/lib/kubelet/device-plugins" "library" "/usr/local/lib/partage" "locks" "/run/lock") -}}
+{{- $driver := $nvidia.driverRoot | default "/" -}}
+{{- $dev := $nvidia.devRoot | default "/" -}}
+{{- $drivers := dict -}}
+{{- if ne $driver "/" }}{{ $_ := set $drivers "driver-root" $driver }}{{ end -}}
+{{- if and (ne $dev "/") (ne $dev $driver) }}{{ $_ := set $drivers "device-root" $dev }}{{ end -}}
+{{- toYaml (set $places "drivers" $drivers) -}}
+{{- end -}}
