@@ -11,7 +11,7 @@ CMAKE := $(BIN)/cmake -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -DPyt
 SOAK ?= full
 
 .PHONY: help build demo test test-c test-python clients test-clients cluster-setup test-cluster cluster cluster-down test-gpu test-wheel sanitizers compilers soak bench bench-smoke docs \
-	picture lint format clean
+	manifests picture lint format clean
 
 help:
 	@echo "make demo           two programs share a simulated 80 GB card; needs no GPU"
@@ -23,6 +23,7 @@ help:
 	@echo "make bench          what a call costs, what shares are kept: hours, goes on where it was stopped (bench-smoke: minutes)"
 	@echo "make sanitizers     C tests under ASan+UBSan, then TSan; compilers: gcc and clang, warnings are errors"
 	@echo "make lint | format  check, or repair what a program can repair; docs: write the generated pages again"
+	@echo "make manifests      deploy/*/*.yaml and the schema of values, from the chart"
 	@echo "make clean          remove everything that was built or installed here"
 
 # ---- set-up ---------------------------------------------------------------------------------------------------------------
@@ -148,6 +149,10 @@ docs: build $(VENV)/.demo
 
 picture: build $(VENV)/.demo
 	$(BIN)/python tools/picture.py docs
+
+# The plain manifests below deploy/ and the schema of values, from the chart
+manifests: $(VENV)/.test
+	$(BIN)/python tools/chart.py
 
 # ---- lint -----------------------------------------------------------------------------------------------------------------------
 lint: build $(VENV)/.lint

@@ -123,7 +123,7 @@ def cache() -> Path:
 
 
 def obtain(tools: Iterable[Tool] = TOOLS) -> Binaries:
-    """Find or build the programs of these tools, the cluster's own by default; UnavailableError where one cannot be had."""
+    """Find or build the programs of these tools, by default a cluster's; UnavailableError where one cannot be had."""
     paths: dict[str, Path] = {}
     for tool in tools:
         paths |= find(tool) or build(tool)

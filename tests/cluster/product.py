@@ -2,8 +2,7 @@
 
 `tar(ROLE)` runs deploy/image/wheel.sh and tree.sh and packs the tree with what the Dockerfile's stage of that name says
 of user, variables and entry point. Wheel and images lie in the build directory and are made anew where their sources
-are newer. What can go wrong: a script fails (CalledProcessError, its words are on standard error), a stage does more than
-call scripts (AssertionError).
+are newer. What can go wrong: a script fails (CalledProcessError, its words are on standard error).
 """
 
 from __future__ import annotations

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from click.testing import CliRunner
 
 from partage._abi import ffi, lib
+from partage.cli.sim import sim
 from partage.locks import locked
 from partage.model import DeviceError, NotFoundError, UsageError, names
 from partage.sim import profiles
@@ -69,6 +71,28 @@ def test_a_machine_is_not_replaced_by_mistake_nor_under_its_users(machine_file: 
     with Machine() as machine:
         assert machine.ndev == 2
     assert sorted(path.name for path in machine_file.parent.iterdir()) == ["machine", "pids"], "nothing is left behind"
+
+
+def test_a_machine_that_is_there_is_kept(machine_file: Path) -> None:
+    """Also one that programs use; a file that is none, or was left half made, is not kept."""
+    run = CliRunner()
+
+    def made(profile: str, *more: str) -> list[str]:
+        done = run.invoke(sim, ["create", profile, "--keep", *more], catch_exceptions=False)
+        assert done.stdout == f"{machine_file}\n"
+        with Machine() as machine:
+            return [device.uuid for device in read_state(machine).devices]
+
+    first = made("zero", "--seed", "node-a")
+    tenant = take_slot(machine_file, 3)
+    assert made("zero2", "--seed", "node-b") == first
+    os.close(tenant)
+    machine_file.unlink()
+    assert not set(made("zero2", "--seed", "node-b")) & set(first)
+    with machine_file.open("r+b") as file:
+        file.write(bytes(8))  # the magic, which is written last
+    with pytest.raises(UsageError, match="exists"):
+        made("zero2")
 
 
 def test_replacing_leaves_the_old_file_whole(machine_file: Path) -> None:

@@ -74,17 +74,23 @@ def show(*, as_json: bool) -> None:
 @click.argument("profile", shell_complete=completed.profiles)
 @click.option("--replace", is_flag=True, help="Replace the machine there is, if no program uses it.")
 @click.option("--keep", is_flag=True, help="Keep the machine there is, whatever its profile.")
-@click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="Other UUIDs and serial numbers for the same profile.")
-@click.option("--seed-of", metavar="TEXT", help="The same, by a text: a node's name.")
+@click.option(
+    "--seed", metavar="TEXT", help="Other UUIDs and serial numbers: a whole number, or any text, as a node's name."
+)
 @click.option("--shared", is_flag=True, help="For all users and containers, in PARTAGE_SIM_DIR or /run/partage-sim.")
-def create(profile: str, *, replace: bool, keep: bool, seed: int | None, seed_of: str | None, shared: bool) -> None:
+def create(profile: str, *, replace: bool, keep: bool, seed: str | None, shared: bool) -> None:
     """Make the machine of this user from PROFILE: a name, or the path of a TOML file."""
-    for both, names_of in (((replace, keep), "--replace --keep"), ((seed, seed_of), "--seed --seed-of")):
-        if all(value not in (None, False) for value in both):
-            raise UsageError("options", names_of, "they exclude each other", "leave one out")
-    if seed_of is not None:
-        seed = int.from_bytes(hashlib.sha256(seed_of.encode()).digest()[:7])
-    click.echo(machine.create(_profile(profile), seed=seed, replace=replace, keep=keep, shared=shared))
+    if replace and keep:
+        raise UsageError("options", "--replace and --keep", "they exclude each other", "leave one out")
+    wanted, number = _profile(profile), None if seed is None else _seed(seed)
+    there = machine.existing(shared=shared) if keep else None
+    click.echo(there or machine.create(wanted, seed=number, replace=replace, shared=shared))
+
+
+def _seed(text: str) -> int:
+    if text.isdecimal() and int(text) < 1 << 63:
+        return int(text)
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7])
 
 
 @sim.command("tree", short_help="Make device nodes and a driver root for containers.")

@@ -139,33 +139,44 @@ def _make_directory(place: Path, *, shared: bool) -> None:
         raise UsageError(f"directory {place}", error.strerror, "a machine is made in it", step) from error
 
 
+def _own_path(*, shared: bool) -> Path:
+    if shared and not os.environ.get(names.ENV_SIM_DIR):
+        return Path(names.SIM_SYSTEM_DIRECTORY, names.MACHINE_FILE)
+    return machine_path()
+
+
+def existing(*, shared: bool = False) -> Path | None:
+    """Return the machine that `create` would find in its way; None where there is none, or one was left half made."""
+    path = _own_path(shared=shared)
+    try:
+        with path.open("rb") as file:
+            return path if file.read(_HEAD.size) == _HEAD.pack(*_THIS) else None
+    except FileNotFoundError:
+        return None
+
+
 def create(
     profile: Profile,
     path: Path | None = None,
     *,
     seed: int | None = None,
     replace: bool = False,
-    keep: bool = False,
     shared: bool = False,
 ) -> Path:
     """Make the machine file (default: where the driver looks) from a profile; returns its path.
 
     `seed` gives the devices UUIDs of their own (two nodes of one profile). `shared`: a machine for all users, as a real
     card is, also from containers into which its directory is mounted; by default in `names.SIM_SYSTEM_DIRECTORY`. Its
-    clients write its state, so whoever can open it can also break it: for tests. `keep`: a machine that is there
-    already stays as it is. Raises UsageError where one exists and neither is set, or where programs use it.
+    clients write its state, so whoever can open it can also break it: for tests. Raises UsageError where a machine
+    exists and `replace` is not set, or where programs use it.
     """
-    if path is None and shared and not os.environ.get(names.ENV_SIM_DIR):
-        path = Path(names.SIM_SYSTEM_DIRECTORY, names.MACHINE_FILE)
-    path = path or machine_path()
+    path = path or _own_path(shared=shared)
     machine = render(profile, seed)
     _make_directory(path.parent, shared=shared)
     mode = 0o666 if shared else 0o600
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         with locked(fd, lib.SIM_LOCK_SETUP):
-            if keep and os.pread(fd, _HEAD.size, 0) == _HEAD.pack(*_THIS):
-                return path
             if not _refuse_if_used(fd, path, replace=replace):
                 _write_sparse(fd, machine)
                 os.fchmod(fd, mode)

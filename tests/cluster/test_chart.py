@@ -1,0 +1,258 @@
+"""The chart by helm itself: it renders with no values and with many, refuses what it does not know, and what it renders
+is taken as it is by API servers of the newest and of the oldest Kubernetes.
+
+K25 (C175): a value that has no effect is an error before anything is installed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from partage.model import names
+from tests.cluster import product
+from tests.cluster.binaries import KUBERNETES, OLDEST_MINOR, Binaries, cache
+from tests.cluster.conftest import opened
+from tests.cluster.controlplane import Options
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.cluster.api import Json
+    from tests.cluster.cluster import Cluster
+
+TOP = Path(__file__).resolve().parents[2]
+CHART = TOP / "deploy" / "chart" / "partage"
+#: Values of the kinds that people set, each with something of it that must show.
+CASES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "defaults": ({}, ("image: partage-agent:",)),
+    "a registry of one's own": (
+        {"image": {"registry": "r.example/p", "tag": "x"}, "imagePullSecrets": [{"name": "s"}]},
+        ("image: r.example/p/partage-agent:x", 'imagePullSecrets: [{"name":"s"}]'),
+    ),
+    "pinned by digest": (
+        {"agent": {"image": {"digest": f"sha256:{'0' * 64}"}}},
+        (f"image: partage-agent@sha256:{'0' * 64}",),
+    ),
+    "some nodes": (
+        {"agent": {"nodeSelector": {"gpu": "on"}, "tolerations": [], "runtimeClassName": "nvidia"}},
+        ('nodeSelector: {"gpu":"on"', "runtimeClassName: nvidia"),
+    ),
+    "other places": (
+        {"agent": {"config": {"places": {"root": "/mnt/p", "kubelet": "/k"}, "metrics": {"port": 9100}}}},
+        ("path: /mnt/p,", "path: /k/pod-resources", "containerPort: 9100", "root: /mnt/p"),
+    ),
+    "a driver in a container": (
+        {"agent": {"config": {"nvidia": {"driverRoot": "/run/nvidia/driver", "devRoot": "/run/nvidia/driver"}}}},
+        ("{name: driver-root, mountPath: /run/nvidia/driver, readOnly: true",),
+    ),
+    "without pages": ({"agent": {"config": {"metrics": {"port": 0}}}}, ("port: 0",)),
+    "simulated": ({"agent": {"simulated": {"profile": "8xH100"}}}, ("driver: simulated", "partage, sim, tree")),
+    "the host's network": ({"agent": {"hostNetwork": True}}, ("maxSurge: 0, maxUnavailable: 1", "hostNetwork: true")),
+    "HAMi beside it": (
+        {"policies": {"writers": ["system:serviceaccount:kube-system:hami-scheduler"]}},
+        ("'system:serviceaccount:kube-system:hami-scheduler'",),
+    ),
+    "labels": ({"labels": {"team": "a"}}, ('"team":"a"',)),
+    "differing nodes": (
+        {"agent": {"config": {"nodes": [{"name": "a100-*", "nvidia": {"seats": 4}}]}}},
+        ("name: a100-*",),
+    ),
+    "the parts that can be left out": (
+        {"policies": {"enabled": False}, "priorityClasses": {"create": False}},
+        ("kind: DaemonSet",),
+    ),
+}
+
+
+def helm(tools: Binaries, *arguments: str, values: dict[str, Any] | None = None) -> subprocess.CompletedProcess[str]:
+    text = json.dumps(values or {})
+    command = [tools["helm"], *arguments, "--namespace", names.NAMESPACE, "--values", "-"]
+    return subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+
+
+def rendered(tools: Binaries, values: dict[str, Any] | None = None, *more: str) -> str:
+    done = helm(tools, "template", "partage", str(CHART), *more, values=values)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def objects(text: str) -> list[Json]:
+    return [found for found in yaml.safe_load_all(text) if found]
+
+
+def test_lint(chart_tools: Binaries) -> None:
+    done = helm(chart_tools, "lint", "--strict", str(CHART))
+    assert done.returncode == 0, done.stdout
+
+
+def test_what_is_rendered_from_it_is_current(chart_tools: Binaries) -> None:
+    path = os.pathsep.join((str(TOP / "python"), str(TOP / "plugin")))
+    command = [sys.executable, str(TOP / "tools" / "chart.py"), "--check"]
+    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_values_show(chart_tools: Binaries, case: str) -> None:
+    values, shown = CASES[case]
+    text = rendered(chart_tools, values)
+    assert all(piece in text for piece in shown)
+    assert all(found["kind"] and found["metadata"]["name"] for found in objects(text))
+
+
+def test_every_key_of_the_values_is_known_to_the_schema_and_none_else_is_taken(chart_tools: Binaries) -> None:
+    def check(value: Any, schema: dict[str, Any], whole: dict[str, Any], path: str) -> None:
+        if "$ref" in schema:
+            schema = whole["$defs"][schema["$ref"].rpartition("/")[2]]
+        if isinstance(value, dict) and "properties" in schema:
+            assert schema["additionalProperties"] is False, path
+            for key, below in value.items():
+                assert key in schema["properties"], f"{path}.{key}"
+                check(below, schema["properties"][key], whole, f"{path}.{key}")
+
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    check(values, schema, schema, "")
+    assert schema["properties"].keys() - {"global"} == values.keys()
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"agnet": {}}, "'agnet' not allowed"),
+        ({"agent": {"replicas": 3}}, "'replicas' not allowed"),
+        ({"agent": {"config": {"nvidia": {"deviceSplitCount": 4}}}}, "'deviceSplitCount' not allowed"),
+        ({"agent": {"config": {"nvidia": {"seats": 0}}}}, "seats"),
+        ({"agent": {"config": {"logLevel": "loud"}}}, "logLevel"),
+        ({"agent": {"config": {"node": "n1"}}}, "'node' not allowed"),
+        ({"image": {"pullPolicy": "Sometimes"}}, "pullPolicy"),
+        ({"agent": {"image": {"digest": "latest"}}}, "digest"),
+    ],
+    ids=str,
+)
+def test_k25_a_value_that_would_have_no_effect_is_refused(
+    chart_tools: Binaries, values: dict[str, Any], says: str
+) -> None:
+    done = helm(chart_tools, "template", "partage", str(CHART), values=values)
+    assert done.returncode != 0
+    assert says in done.stderr
+
+
+def test_no_right_is_a_wildcard(chart_tools: Binaries) -> None:
+    rules = [rule for found in objects(rendered(chart_tools)) for rule in found.get("rules", [])]
+    assert rules
+    for rule in rules:
+        assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]], rule
+        assert "secrets" not in rule["resources"] or "resourceNames" in rule or "create" in rule["verbs"], rule
+
+
+def test_every_container_is_bounded_probed_and_without_rights(chart_tools: Binaries) -> None:
+    found = [one for one in objects(rendered(chart_tools)) if one["kind"] in ("DaemonSet", "Deployment", "Job")]
+    pods = [one["spec"]["template"]["spec"] for one in found]
+    assert pods
+    for pod in pods:
+        for made in pod["containers"]:
+            security = made["securityContext"]
+            assert security["readOnlyRootFilesystem"] is True
+            assert security["allowPrivilegeEscalation"] is False
+            assert security["capabilities"]["drop"] == ["ALL"]
+            assert {"requests", "limits"} <= made["resources"].keys()
+            assert {"livenessProbe", "readinessProbe"} <= made.keys()
+
+
+def test_names_are_the_releases_namespace(chart_tools: Binaries) -> None:
+    command = [chart_tools["helm"], "template", "partage", str(CHART), "--namespace", "other"]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert names.NAMESPACE not in re.sub(r"#.*", "", text)
+    assert "system:serviceaccount:other:partage-scheduler" in text
+
+
+# ---- on API servers --------------------------------------------------------------------------------------------------
+
+
+def oldest(newest: Binaries) -> Binaries | None:
+    """Return the programs of the oldest Kubernetes that we promise, where they were built before."""
+    for place in sorted(cache().glob(f"kubernetes-1.{OLDEST_MINOR}.*/")):
+        if all((place / program).exists() for program in KUBERNETES.programs):
+            own = {program: place / program for program in KUBERNETES.programs}
+            return Binaries({**newest.paths, **own}, place.name.partition("-")[2])
+    return None
+
+
+@pytest.fixture(scope="module", params=["wanted", "oldest"])
+def plane(request: pytest.FixtureRequest, binaries: Binaries, pytestconfig: pytest.Config) -> Iterator[Cluster]:
+    used: Binaries | None = binaries
+    if request.param == "oldest":
+        used = oldest(binaries)
+        if used is None or used.kubernetes == binaries.kubernetes:
+            pytest.skip("no other Kubernetes here: PARTAGE_K8S=1.34.4 python -m tests.cluster prepare")
+    assert used is not None
+    options = Options(scheduler=False, controller_manager=False)
+    yield from opened(pytestconfig, used, node=False, options=options)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_rendered_is_taken(plane: Cluster, chart_tools: Binaries, case: str, tmp_path: Path) -> None:
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": names.NAMESPACE}}
+    plane.api.apply("namespaces", namespace)
+    text = rendered(chart_tools, CASES[case][0])
+    file = tmp_path / "all.yaml"
+    file.write_text(text)
+    done = plane.kubectl("apply", "--server-side", "--validate=strict", "--dry-run=server", "--filename", str(file))
+    assert len(done.stdout.splitlines()) == len(objects(text))
+    assert "warning" not in done.stderr.lower()
+
+
+def test_installed_upgraded_and_gone(plane: Cluster, chart_tools: Binaries) -> None:
+    """By helm itself; nothing of ours is left behind, and a second upgrade changes nothing."""
+
+    def run(*arguments: str) -> str:
+        command = [chart_tools["helm"], *arguments, "--namespace", names.NAMESPACE]
+        command += ["--kubeconfig", str(plane.kubeconfig)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def ours() -> dict[str, int]:
+        kinds = "all,configmaps,serviceaccounts,roles,rolebindings,clusterroles,clusterrolebindings,priorityclasses,"
+        kinds += "validatingadmissionpolicies,validatingadmissionpolicybindings,mutatingwebhookconfigurations,"
+        kinds += "validatingwebhookconfigurations,networkpolicies,poddisruptionbudgets"
+        flags = ["--all-namespaces", "--selector=app.kubernetes.io/part-of=partage", "--output=json"]
+        found = json.loads(plane.kubectl("get", kinds, *flags).stdout)["items"]
+        return {f"{item['kind']}/{item['metadata']['name']}": item["metadata"].get("generation", 1) for item in found}
+
+    run("upgrade", "--install", "partage", str(CHART), "--create-namespace")
+    first = ours()
+    assert len(first) == len(objects(rendered(chart_tools, None, f"--kube-version={plane.binaries.kubernetes}")))
+    run("upgrade", "--install", "partage", str(CHART))
+    assert ours() == first
+    run("upgrade", "partage", str(CHART), "--set", "agent.config.nvidia.seats=4", "--set", "labels.team=a")
+    changed = plane.api.get("configmaps", names.CONFIG_MAP, names.NAMESPACE)
+    assert "seats: 4" in changed["data"]["config.yaml"]
+    run("uninstall", "partage", "--wait")
+    assert ours() == {}
+
+
+# ---- alone -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_dockerfile_calls_scripts_only() -> None:
+    for stage, lines in product.stages().items():
+        for word, rest in lines:
+            assert word in ("ARG", "COPY", "RUN", "ENV", "USER", "ENTRYPOINT"), (stage, word)
+            if word == "RUN":
+                script = re.search(r"(?:/source/deploy)?/image/(\w+\.sh)", rest)
+                assert script, rest
+                assert (product.SCRIPTS / script[1]).exists()
+                assert "&&" not in rest
+    images = re.findall(r"image: .*?repository: (partage-\w+)", (CHART / "values.yaml").read_text())
+    assert sorted(f"partage-{role}" for role in product.roles()) == sorted(images)
