@@ -18,15 +18,15 @@ import time
 from pathlib import Path
 
 from aiohttp import ClientSession
-from aiohttp.test_utils import TestServer
 
 from partage.run.handover import HandOver
 from partage.shm import Policy, PolicyDevice, PolicyFile, create_ledger, create_turns
 from partage_plugin.figures import CardFigures, Figures
+from partage_plugin.http import HttpServer
 from partage_plugin.monitor.reader import Held, Reader
 from partage_plugin.monitor.sampler import Sampler
 from partage_plugin.ports import MonotonicClock
-from partage_plugin.web import Answers, application
+from partage_plugin.web import Answers, Pages
 
 BOUND_MS = 50.0
 GIB = 1 << 30
@@ -73,13 +73,17 @@ async def scrapes(read: Reader, count: int, *, hami_names: bool) -> tuple[list[f
     sampler = Sampler(read.read, MonotonicClock())
     answers = Answers("node-1", sampler, not_alive=list, not_ready=list, hami_names=hami_names)
     times: list[float] = []
-    async with TestServer(application(answers)) as server, ClientSession() as session:
-        url = server.make_url("/metrics")
+    server, listening, body = HttpServer(Pages(answers).page), asyncio.Event(), b""
+    running = asyncio.create_task(server.run("127.0.0.1", 0, listening.set))
+    await listening.wait()
+    async with ClientSession() as session:
         for _ in range(count + 1):  # the first one reads
             begin = time.perf_counter()
-            async with session.get(url) as answer:
+            async with session.get(f"http://127.0.0.1:{server.port}/metrics") as answer:
                 body = await answer.read()
             times.append((time.perf_counter() - begin) * 1e3)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
     return times[1:], len(body)
 
 

@@ -8,7 +8,6 @@ keeps its devices, running containers their limits, and the DaemonSet starts the
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -127,7 +126,6 @@ class Agent:
             pods=pods,
         )
         self._sweep_wanted = asyncio.Event()
-        self._registered = asyncio.Event()
         self._plugin: DevicePlugin | None = None
         self.front: SharesFront | None = None
         self.registrar: Registrar | None = None
@@ -142,12 +140,6 @@ class Agent:
     def is_ready(self) -> bool:
         """Whether kubelet follows our seats, or this one is ready to take over."""
         return self.is_standby or (self.registrar is not None and self.registrar.is_registered)
-
-    async def registered(self, seconds: float) -> None:
-        """Return once kubelet has taken a registration, or after `seconds`."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._registered.wait()
 
     async def run(self) -> None:
         """Serve until cancelled; raises PartageError where that cannot be."""
@@ -198,7 +190,6 @@ class Agent:
             rebuild=front.rebuild,
             clock=self._clock,
             is_ours=lambda seat: card_of(seat) in self.cards.by_uuid,
-            on_registered=self._registered.set,
         )
         return self.registrar
 

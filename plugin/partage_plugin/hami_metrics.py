@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from prometheus_client.core import Metric
-from prometheus_client.samples import Sample
+from partage_plugin.exposition import Number, family, labels_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from partage_plugin.figures import CardFigures, ContainerFigures
+    from partage_plugin.metrics import Labelled
 
 ZONE: Final = {"zone": "vGPU"}
-Number = float | int | None
+
+_MIB: Final = 1 << 20
 
 # name, name in the generation before, help, value
 _OF_CARD: Final[tuple[tuple[str, str, str, Callable[[CardFigures], Number]], ...]] = (
@@ -63,6 +64,7 @@ _OF_CONTAINER: Final[tuple[tuple[str, str, str, Callable[[ContainerFigures], Num
     ("hami_vgpu_memory_context_bytes", "", "Device memory of contexts.", lambda c: c.kinds.get("context")),
     ("hami_vgpu_memory_module_bytes", "", "Device memory of modules.", lambda c: c.overhead),
     ("hami_vgpu_memory_buffer_bytes", "", "Device memory of allocations.", lambda c: c.kinds.get("allocated")),
+    ("hami_vmemory_allocated", "", "Device memory promised to the container, MiB.", lambda c: c.limit / _MIB),
 )
 
 
@@ -70,30 +72,32 @@ def _percent(permille: int | None) -> float | None:
     return None if permille is None else permille / 10
 
 
-def hami_families(cards: Sequence[CardFigures], containers: Sequence[ContainerFigures], node: str) -> Iterator[Metric]:
+def hami_families(cards: Sequence[CardFigures], containers: Sequence[Labelled], node: str) -> Iterator[str]:
     """Yield the families of HAMi's node monitor."""
     new_cards = [
         ZONE | {"node": node, "device_index": str(card.index), "device_uuid": card.uuid, "device_type": card.kind}
         for card in cards
     ]
-    old_cards = [ZONE | {"deviceidx": str(card.index), "deviceuuid": card.uuid} for card in cards]
-    for name, old, text, of_card in _OF_CARD:
+    new = [labels_text(of) for of in new_cards]
+    old = [labels_text(ZONE | {"deviceidx": str(card.index), "deviceuuid": card.uuid}) for card in cards]
+    for name, before, text, of_card in _OF_CARD:
         values = [of_card(card) for card in cards]
-        yield _gauge(name, text, new_cards, values)
-        yield _gauge(old, text, old_cards, values)
-    controllers = [{key: of[key] for key in of if key != "node"} for of in new_cards]
-    busy = [_percent(card.memory_busy) for card in cards]
+        yield family(name, "gauge", text, zip(new, values, strict=True))
+        yield family(before, "gauge", text, zip(old, values, strict=True))
+    controllers = [labels_text({key: of[key] for key in of if key != "node"}) for of in new_cards]
+    busy = zip(controllers, (_percent(card.memory_busy) for card in cards), strict=True)
     name = "hami_host_gpu_memory_controller_utilization_ratio"
-    yield _gauge(name, "Utilization of the memory controller, percent.", controllers, busy)
-    new, before = [_labels_of(found) for found in containers], [_old_labels_of(found) for found in containers]
-    for name, old, text, of_container in _OF_CONTAINER:
-        amounts = [of_container(found) for found in containers]
-        yield _gauge(name, text, new, amounts)
-        if old:
-            yield _gauge(old, text, before, amounts)
+    yield family(name, "gauge", "Utilization of the memory controller, percent.", busy)
+    for name, before, text, of_container in _OF_CONTAINER:
+        amounts = [of_container(one.figures) for one in containers]
+        yield family(name, "gauge", text, [(one.hami, amount) for one, amount in zip(containers, amounts, strict=True)])
+        if before:
+            series = [(one.hami_before, amount) for one, amount in zip(containers, amounts, strict=True)]
+            yield family(before, "gauge", text, series)
 
 
-def _labels_of(found: ContainerFigures) -> dict[str, str]:
+def container_labels(found: ContainerFigures) -> dict[str, str]:
+    """Return HAMi's labels of a container on a card."""
     return ZONE | {
         "namespace": found.namespace,
         "pod": found.pod,
@@ -103,7 +107,8 @@ def _labels_of(found: ContainerFigures) -> dict[str, str]:
     }
 
 
-def _old_labels_of(found: ContainerFigures) -> dict[str, str]:
+def container_labels_before(found: ContainerFigures) -> dict[str, str]:
+    """Return those of the generation before."""
     return ZONE | {
         "podnamespace": found.namespace,
         "podname": found.pod,
@@ -111,10 +116,3 @@ def _old_labels_of(found: ContainerFigures) -> dict[str, str]:
         "vdeviceid": str(found.ordinal),
         "deviceuuid": found.device_uuid,
     }
-
-
-def _gauge(name: str, text: str, labels: Sequence[dict[str, str]], values: Sequence[Number]) -> Metric:
-    family = Metric(name, text, "gauge")
-    pairs = zip(labels, values, strict=True)
-    family.samples = [Sample(name, of, float(value)) for of, value in pairs if value is not None]
-    return family

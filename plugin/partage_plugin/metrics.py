@@ -1,28 +1,24 @@
 """Figures as Prometheus reads them: ours in base units, and under HAMi's names beside them where wanted.
 
-`Collector` is a prometheus-client collector over one `Figures`; `exposition` writes any collectors down in the text
-format, ten times as fast as the library's own writer, since a container's labels are the same in all its series.
-A value that is None has no series. Two hand-overs of one container (a new one made before the old one is swept) would
-be the same series twice, which spoils a scrape: the open one stands for both. Cannot fail.
+`MetricsPage` writes one `Figures` after the other; what a container's labels look like is kept from one to the next,
+since they are the same in all its series and in all scrapes. A value that is None has no series. Two hand-overs of one
+container (a new one made before the old one is swept) would be the same series twice, which spoils a scrape: the open
+one stands for both. Used from one thread at a time; cannot fail.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from prometheus_client.core import Metric
-from prometheus_client.samples import Sample
-
 from partage._version import __version__
-from partage_plugin.hami_metrics import hami_families
+from partage_plugin.exposition import Number, and_labels, family, labels_text
+from partage_plugin.hami_metrics import container_labels, container_labels_before, hami_families
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from partage_plugin.figures import CardFigures, ContainerFigures, Figures
-
-CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-Number = float | int | bool | None
 
 # name -> type, help, value
 _OF_CONTAINER: Final[dict[str, tuple[str, str, Callable[[ContainerFigures], Number]]]] = {
@@ -72,58 +68,103 @@ def _seconds(ns: int | None) -> float | None:
     return None if ns is None else ns / 1e9
 
 
-class Collector:
-    """The families of one moment, for a prometheus-client registry or for `exposition`."""
+@dataclass(frozen=True, slots=True)
+class Labelled:
+    """A container on a card with its labels: ours, HAMi's, and HAMi's of the generation before."""
 
-    def __init__(self, figures: Figures, node: str, *, hami_names: bool = True) -> None:
-        self._figures = figures
+    figures: ContainerFigures
+    ours: str
+    hami: str
+    hami_before: str
+
+
+_Key = tuple[str, str, str, str, int]
+
+
+class MetricsPage:
+    """The page of one node."""
+
+    def __init__(self, node: str, *, hami_names: bool = True) -> None:
         self._node = node
         self._hami_names = hami_names
-        self._containers = _distinct(figures.containers)
+        self._labels: dict[_Key, tuple[str, str, str]] = {}
 
-    def collect(self) -> Iterator[Metric]:
-        """Yield all families that have a series."""
-        yield from self._cards()
-        yield from self._shares()
-        yield _family("partage_build_info", "gauge", "The agent's version.", [({"version": __version__}, 1)])
-        failures = [({"query": query}, count) for query, count in sorted(self._figures.failures.items())]
-        yield _family("partage_query_failures_total", "counter", "Figures that could not be read.", failures)
+    def text(self, figures: Figures) -> str:
+        """Return all families that have a series."""
+        containers = self._labelled(_distinct(figures.containers))
+        parts = [*self._cards(figures.cards, containers), *self._shares(containers)]
+        version = labels_text({"version": __version__})
+        parts.append(family("partage_build_info", "gauge", "The agent's version.", [(version, 1)]))
+        failures = [(labels_text({"query": query}), count) for query, count in sorted(figures.failures.items())]
+        name = "partage_query_failures_total"
+        parts.append(family(name, "counter", "Figures that could not be read.", failures))
         if self._hami_names:
-            yield from hami_families(self._figures.cards, self._containers, self._node)
+            parts += hami_families(figures.cards, containers, self._node)
+        return "".join(parts)
 
-    def _cards(self) -> Iterator[Metric]:
-        labels = [{"node": self._node, "device_uuid": card.uuid} for card in self._figures.cards]
-        pairs = list(zip(labels, self._figures.cards, strict=True))
+    def _labelled(self, containers: list[ContainerFigures]) -> list[Labelled]:
+        """Return the containers with their labels; those of containers that are no more are forgotten."""
+        before, self._labels = self._labels, {}
+        found: list[Labelled] = []
+        for one in containers:
+            key = (one.namespace, one.pod, one.container, one.device_uuid, one.ordinal)
+            texts = before.get(key)
+            if texts is None:
+                ours = labels_text(_labels_of(one, self._node))
+                texts = (ours, labels_text(container_labels(one)), labels_text(container_labels_before(one)))
+            self._labels[key] = texts
+            found.append(Labelled(one, *texts))
+        return found
+
+    def _cards(self, cards: tuple[CardFigures, ...], containers: list[Labelled]) -> Iterator[str]:
+        labels = [labels_text({"node": self._node, "device_uuid": card.uuid}) for card in cards]
+        pairs = list(zip(labels, cards, strict=True))
         for name, (text, value) in _OF_CARD.items():
-            yield _family(f"partage_device_{name}", "gauge", text, [(of, value(card)) for of, card in pairs])
+            yield family(f"partage_device_{name}", "gauge", text, [(of, value(card)) for of, card in pairs])
         for name, text, value_of in (
             ("memory_promised_bytes", "Memory limits of its containers, summed.", lambda c: c.limit),
             ("cores_promised_ratio", "Guaranteed parts of its time, summed.", lambda c: c.cores / 1000),
             ("shares", "Containers that have a share of it.", lambda _: 1),
         ):
-            sums = [
-                sum(value_of(found) for found in self._containers if found.device_uuid == card.uuid)
-                for card in self._figures.cards
-            ]
-            yield _family(f"partage_device_{name}", "gauge", text, zip(labels, sums, strict=True))
+            sums: dict[str, float] = dict.fromkeys((card.uuid for card in cards), 0)
+            for one in containers:
+                if one.figures.device_uuid in sums:
+                    sums[one.figures.device_uuid] += value_of(one.figures)
+            yield family(f"partage_device_{name}", "gauge", text, zip(labels, sums.values(), strict=True))
         told = [
-            (of | {"index": str(c.index), "type": c.kind, "backend": c.backend, "mode": c.mode, "reason": c.reason}, 1)
+            (
+                and_labels(
+                    of,
+                    {"index": str(c.index), "type": c.kind, "backend": c.backend, "mode": c.mode, "reason": c.reason},
+                ),
+                1,
+            )
             for of, c in pairs
         ]
-        yield _family("partage_device_info", "gauge", "What the card is, and why it does not serve.", told)
+        yield family("partage_device_info", "gauge", "What the card is, and why it does not serve.", told)
 
-    def _shares(self) -> Iterator[Metric]:
-        labels = [_labels_of(found, self._node) for found in self._containers]
-        pairs = list(zip(labels, self._containers, strict=True))
+    def _shares(self, containers: list[Labelled]) -> Iterator[str]:
         for name, (kind, text, value) in _OF_CONTAINER.items():
-            yield _family(f"partage_container_{name}", kind, text, [(of, value(found)) for of, found in pairs])
-        kinds = [(of | {"kind": kind}, used) for of, found in pairs for kind, used in sorted(found.kinds.items())]
-        yield _family("partage_container_memory_kind_bytes", "gauge", "The use that the ledger knows, by kind.", kinds)
-        told = [
-            (of | {"class": c.share_class, "priority": str(c.priority), "enforcement": c.enforcement}, 1)
-            for of, c in pairs
+            series = [(one.ours, value(one.figures)) for one in containers]
+            yield family(f"partage_container_{name}", kind, text, series)
+        kinds = [
+            (and_labels(one.ours, {"kind": kind}), used)
+            for one in containers
+            for kind, used in sorted(one.figures.kinds.items())
         ]
-        yield _family("partage_container_info", "gauge", "How the share is held, and what holds it.", told)
+        text = "The use that the ledger knows, by kind."
+        yield family("partage_container_memory_kind_bytes", "gauge", text, kinds)
+        told = [
+            (
+                and_labels(
+                    one.ours, {"class": c.share_class, "priority": str(c.priority), "enforcement": c.enforcement}
+                ),
+                1,
+            )
+            for one in containers
+            for c in (one.figures,)
+        ]
+        yield family("partage_container_info", "gauge", "How the share is held, and what holds it.", told)
 
 
 def _labels_of(found: ContainerFigures, node: str) -> dict[str, str]:
@@ -144,45 +185,3 @@ def _distinct(containers: Iterable[ContainerFigures]) -> list[ContainerFigures]:
         if key not in best or found.is_open or not best[key].is_open:
             best[key] = found
     return list(best.values())
-
-
-def _family(name: str, kind: str, text: str, samples: Iterable[tuple[dict[str, str], Number]]) -> Metric:
-    family = Metric(name.removesuffix("_total") if kind == "counter" else name, text, kind)
-    family.samples = [Sample(name, labels, float(value)) for labels, value in samples if value is not None]
-    return family
-
-
-# ---- the text format -------------------------------------------------------------------------------------------------
-
-_ESCAPES: Final = str.maketrans({"\\": "\\\\", "\n": "\\n", '"': '\\"'})
-
-
-def exposition(families: Iterable[Metric]) -> bytes:
-    """Return the families in Prometheus' text format, version 0.0.4."""
-    written: dict[int, str] = {}  # by identity: a container's labels are one object in all families
-    keep: list[dict[str, str]] = []  # so that no identity is used twice
-    lines: list[str] = []
-    for family in families:
-        if not family.samples:
-            continue
-        name = family.name + ("_total" if family.type == "counter" else "")
-        kind = family.type if family.type != "unknown" else "untyped"
-        lines.append(f"# HELP {name} {family.documentation.translate(_ESCAPES)}\n# TYPE {name} {kind}\n")
-        for sample in family.samples:
-            text = written.get(id(sample.labels))
-            if text is None:
-                keep.append(sample.labels)
-                text = written[id(sample.labels)] = _labels_text(sample.labels)
-            lines.append(f"{sample.name}{text} {_number(sample.value)}\n")
-    return "".join(lines).encode()
-
-
-def _labels_text(labels: dict[str, str]) -> str:
-    if not labels:
-        return ""
-    return "{" + ",".join(f'{key}="{value.translate(_ESCAPES)}"' for key, value in labels.items()) + "}"
-
-
-def _number(value: float) -> str:
-    value = float(value)  # other collectors say int
-    return str(int(value)) if value.is_integer() and abs(value) < 1e17 else repr(value)

@@ -27,7 +27,6 @@ from partage.run import libraries
 from partage.run.simulated import context_of
 from partage_plugin.agent import Agent, Choices
 from partage_plugin.configure import load, reload
-from partage_plugin.hidden import hidden
 from partage_plugin.kubepods import ClusterPods
 from partage_plugin.logs import configure_logs
 from partage_plugin.monitor.hub import Hub
@@ -41,13 +40,13 @@ from partage_plugin.places import Places
 from partage_plugin.ports import MonotonicClock
 from partage_plugin.reports import KubeReports
 from partage_plugin.shown import card_figures, held_of, not_ready
+from partage_plugin.web import Answers, serve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from partage_plugin.settings import Settings
 
-PAGES_AFTER_S: Final = 2.0
 MANAGER: Final = "partage-agent"
 
 log = structlog.get_logger("partage.agent")
@@ -152,14 +151,9 @@ class _World:
             tasks.create_task(self._sampler.run(), name="figures")
             tasks.create_task(self._reload(hangup), name="settings")
             if self._settings.metrics.port:
-                await self.agent.registered(PAGES_AFTER_S)
                 tasks.create_task(self._serve(), name="pages")
 
     async def _serve(self) -> None:
-        # Imported when kubelet has its seats: the HTTP server takes as long to load as half of the rest.
-        _load_http()
-        from partage_plugin.web import Answers, serve  # noqa: PLC0415
-
         metrics = self._settings.metrics
         answers = Answers(
             node=self._settings.node,
@@ -236,12 +230,6 @@ def _nvml(driver: Path | None) -> Nvml | None:
     except DeviceError as error:
         log.warning("watchers go without NVML", error=str(error))
         return None
-
-
-def _load_http() -> None:
-    """Load aiohttp as where there is no TLS: it would read all authorities of the system, for a client we never are."""
-    with contextlib.suppress(ImportError), hidden("ssl"):  # one that cannot do without is loaded with it right after
-        import aiohttp.web  # noqa: PLC0415, F401
 
 
 def _places(settings: Settings) -> Places:

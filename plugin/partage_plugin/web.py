@@ -7,22 +7,20 @@ can go wrong: the port is taken (OSError from `serve`).
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import msgspec
-from aiohttp import web
-from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
-from partage_plugin.metrics import CONTENT_TYPE, Collector, exposition
+from partage_plugin.exposition import CONTENT_TYPE
+from partage_plugin.http import HttpServer, Page
+from partage_plugin.metrics import MetricsPage
+from partage_plugin.process_metrics import process_families
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from partage_plugin.figures import FigureSource
-
-SHUT_DOWN_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,51 +34,41 @@ class Answers:
     hami_names: bool = True
 
 
-def application(answers: Answers) -> web.Application:
-    """Return the pages, for `serve` or for a test's server."""
-    own = CollectorRegistry(auto_describe=False)
-    for collector in (ProcessCollector, PlatformCollector, GCCollector):
-        collector(registry=own)
+class Pages:
+    """All pages by their paths."""
 
-    async def metrics(_: web.Request) -> web.Response:
-        figures = await answers.figures.latest()
-        families = Collector(figures, answers.node, hami_names=answers.hami_names).collect()
-        body = exposition([*families, *own.collect()])
-        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
+    def __init__(self, answers: Answers) -> None:
+        self._answers = answers
+        self._metrics = MetricsPage(answers.node, hami_names=answers.hami_names)
 
-    async def hand_overs(_: web.Request) -> web.Response:
-        figures = await answers.figures.latest()
+    async def page(self, path: str) -> Page | None:
+        """Return a page; None where there is none at this path."""
+        match path:
+            case "/metrics":
+                text = self._metrics.text(await self._answers.figures.latest())
+                return Page((text + process_families()).encode(), CONTENT_TYPE)
+            case "/hand-overs":
+                return await self._hand_overs()
+            case "/healthz":
+                return _verdict(self._answers.not_alive())
+            case "/readyz":
+                return _verdict(self._answers.not_ready())
+        return None
+
+    async def _hand_overs(self) -> Page:
+        figures = await self._answers.figures.latest()
         owners = {
             found.hand_over: {"namespace": found.namespace, "pod": found.pod, "container": found.container}
             for found in figures.containers
         }
-        return web.Response(body=msgspec.json.encode(owners, order="sorted"), content_type="application/json")
-
-    async def healthz(_: web.Request) -> web.Response:
-        return _verdict(answers.not_alive())
-
-    async def readyz(_: web.Request) -> web.Response:
-        return _verdict(answers.not_ready())
-
-    app = web.Application()
-    app.router.add_get("/metrics", metrics)
-    app.router.add_get("/hand-overs", hand_overs)
-    app.router.add_get("/healthz", healthz)
-    app.router.add_get("/readyz", readyz)
-    return app
+        return Page(msgspec.json.encode(owners, order="sorted"), "application/json")
 
 
-def _verdict(reasons: Iterable[str]) -> web.Response:
+def _verdict(reasons: Iterable[str]) -> Page:
     found = list(reasons)
-    return web.Response(status=503 if found else 200, text="".join(f"{reason}\n" for reason in found) or "ok\n")
+    return Page("".join(f"{reason}\n" for reason in found).encode() or b"ok\n", status=503 if found else 200)
 
 
 async def serve(answers: Answers, address: str, port: int) -> None:
     """Answer on an address until cancelled; raises OSError where the port is taken."""
-    runner = web.AppRunner(application(answers), access_log=None, handle_signals=False)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, address, port, shutdown_timeout=SHUT_DOWN_S).start()
-        await asyncio.Event().wait()
-    finally:
-        await runner.cleanup()
+    await HttpServer(Pages(answers).page).run(address, port)

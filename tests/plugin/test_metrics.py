@@ -8,29 +8,34 @@ import asyncio
 import json
 import logging
 import re
+import time
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 import structlog
-from aiohttp.test_utils import TestClient, TestServer
-from prometheus_client import CollectorRegistry, generate_latest
+from aiohttp import ClientSession
 from prometheus_client.parser import text_string_to_metric_families
 
 from partage._version import __version__
 from partage.model import DeviceError
 from partage.run.handover import HandOver
 from partage.shm import Policy, PolicyDevice, PolicyFile, create_ledger, create_turns
+from partage_plugin.exposition import CONTENT_TYPE
 from partage_plugin.figures import CardFigures, ContainerFigures, Figures
+from partage_plugin.http import HttpServer
 from partage_plugin.logs import configure_logs
-from partage_plugin.metrics import CONTENT_TYPE, Collector, exposition
+from partage_plugin.metrics import MetricsPage
 from partage_plugin.monitor.reader import Held, Reader
 from partage_plugin.monitor.sampler import EVERY_S, FORGOTTEN_S, STALE_S, Sampler
-from partage_plugin.web import Answers, application
+from partage_plugin.web import Answers, Pages
 from tests.kube.support import FakeClock, until
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from prometheus_client.metrics_core import Metric
 
 GI = 1 << 30
@@ -69,7 +74,7 @@ OWN = {"node": "n1", "namespace": "team", "pod": "train-0", "container": "app", 
 
 
 def text_of(figures: Figures = FIGURES, *, hami_names: bool = True) -> str:
-    return exposition(Collector(figures, "n1", hami_names=hami_names).collect()).decode()
+    return MetricsPage("n1", hami_names=hami_names).text(figures)
 
 
 def values(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
@@ -157,6 +162,7 @@ def test_hamis_names_show_the_same_in_percent() -> None:
         assert value(text, before, **old) == expected
     for kind, expected in (("context", GI), ("module", GI / 2), ("buffer", 1.5 * GI)):
         assert value(text, f"hami_vgpu_memory_{kind}_bytes", **new) == expected
+    assert value(text, "hami_vmemory_allocated", **new) == 8 * 1024  # MiB
     host = {"zone": "vGPU", "node": "n1", "device_index": "0", "device_uuid": "GPU-a", "device_type": "NVIDIA H100"}
     assert value(text, "hami_host_gpu_memory_used_bytes", **host) == 5 * GI
     assert value(text, "hami_host_gpu_utilization_ratio", **host) == 25
@@ -211,20 +217,35 @@ def test_odd_text_stays_inside_its_label() -> None:
     assert dict(found)["reason"] == odd
 
 
-def test_the_text_says_what_the_librarys_own_writer_says() -> None:
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(Collector(FIGURES, "n1"))
-    assert values(generate_latest(registry).decode()) == values(text_of())
+def test_labels_are_kept_only_of_what_is_there() -> None:
+    """Scrapes one after the other: the same text for the same figures, new labels for what is new, none for the old."""
+    page = MetricsPage("n1")
+    first = page.text(FIGURES)
+    assert page.text(FIGURES) == first
+    other = replace(APP, pod="train-1", ordinal=1)
+    found = values(page.text(Figures((CARD,), (other,))))
+    assert {dict(labels).get("pod") for name, labels in found if name == "partage_container_open"} == {"train-1"}
+    assert page.text(FIGURES) == first
+    assert len(page._labels) == 1
+
+
+def test_numbers_are_told_whole() -> None:
+    """Beyond what a double holds, fractions, and nothing at all."""
+    odd = replace(APP, waits=(1 << 53) + 1, charged_ns=1, idle_s=0.0)
+    text = text_of(Figures((CARD,), (odd,)))
+    assert re.search(r"^partage_container_waits_total\{.*\} 9007199254740993$", text, re.MULTILINE)
+    assert value(text, "partage_container_compute_seconds_total", **OWN) == 1e-9
+    assert value(text, "partage_container_idle_seconds", **OWN) == 0
 
 
 @pytest.mark.parametrize(
-    "family", list(Collector(FIGURES, "n1", hami_names=False).collect()), ids=lambda family: family.name
+    "family", list(text_string_to_metric_families(text_of(hami_names=False))), ids=lambda family: family.name
 )
 def test_names_are_as_promtool_wants_them(family: Metric) -> None:
     """The rules of `promtool check metrics`."""
     name, kind = family.name, family.type
     text = family.documentation
-    full = family.samples[0].name
+    full = family.samples[0].name if family.samples else name
     assert re.fullmatch(r"partage_[a-z][a-z_]*[a-z]", full)
     assert text.endswith(".")
     assert re.match(r"[A-Z1]", text)
@@ -290,17 +311,32 @@ class Fixed:
         return FIGURES
 
 
+@asynccontextmanager
+async def served(answers: Answers) -> AsyncIterator[str]:
+    server, listening = HttpServer(Pages(answers).page), asyncio.Event()
+    running = asyncio.create_task(server.run("127.0.0.1", 0, listening.set))
+    await listening.wait()
+    try:
+        yield f"http://127.0.0.1:{server.port}"
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
 def test_pages() -> None:
     reasons: list[str] = []
 
     async def play() -> None:
         answers = Answers("n1", Fixed(), not_alive=list, not_ready=lambda: reasons)
-        async with TestClient(TestServer(application(answers))) as client:
-            scraped = await client.get("/metrics")
+        async with served(answers) as url, ClientSession(url) as client:
+            scraped = await client.get("/metrics?x=y")
             assert scraped.headers["Content-Type"] == CONTENT_TYPE
             text = await scraped.text()
             assert value(text, "partage_container_memory_used_bytes", **OWN) == 3 * GI
-            assert "process_resident_memory_bytes" in text
+            own = {name for name, _ in values(text) if name.startswith("process_")}
+            assert {f"process_{name}" for name in ("cpu_seconds_total", "resident_memory_bytes", "open_fds")} <= own
+            assert abs(value(text, "process_start_time_seconds") - time.time()) < 86400 * 365
+            assert value(text, "process_resident_memory_bytes") > 1 << 20
             owners = await (await client.get("/hand-overs")).json()
             assert owners == {"0" * 32: {"namespace": "team", "pod": "train-0", "container": "app"}}
             for page in ("/healthz", "/readyz"):
@@ -310,7 +346,8 @@ def test_pages() -> None:
             answer = await client.get("/readyz")
             assert (answer.status, await answer.text()) == (503, "kubelet: not registered yet\npods: not listed yet\n")
             assert (await client.get("/healthz")).status == 200
-            assert (await client.post("/metrics")).status == 405
+            assert (await client.post("/metrics", data=b"x")).status == 405
+            assert (await client.get("/")).status == 404
 
     asyncio.run(play())
 

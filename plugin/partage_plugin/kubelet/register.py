@@ -83,7 +83,6 @@ class Registrar:
         rebuild: Callable[[], Awaitable[None]],
         clock: Clock,
         is_ours: Callable[[str], bool] = lambda _: False,
-        on_registered: Callable[[], None] = lambda: None,
     ) -> None:
         self._directory = directory
         self._resource = resource
@@ -91,7 +90,6 @@ class Registrar:
         self._rebuild = rebuild
         self._clock = clock
         self._is_ours = is_ours
-        self._on_registered = on_registered
         self._served = 0
         self._server: grpc.aio.Server | None = None
         self._socket: Path | None = None
@@ -208,7 +206,6 @@ class Registrar:
         self._kubelet = kubelet
         self._registered_at = self._clock.now()
         self._registrations += 1
-        self._on_registered()
         log.info("registered", resource=self._resource, socket=self._socket.name)
         return FOLLOWED_S
 
