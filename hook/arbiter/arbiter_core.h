@@ -27,19 +27,23 @@
 #define ARB_QUANTUM_FEW (20 * ARB_MS)  /* where at most two compete: fewer hand-overs, and nobody waits longer */
 #define ARB_QUANTUM_BACK                                                                                               \
 	(5 * ARB_MS) /* where a guaranteed one waits that comes back from a pause: it has little to do */
-#define ARB_PAUSE       (2 * ARB_MS) /* such a pause is at least this long */
-#define ARB_GUARD       (50 * ARB_MS)  /* a closed turn that is not drained after this is left to drain alone */
-#define ARB_GUARD_LIAR  (8 * ARB_MS) /* the same for one that is distrusted */
-#define ARB_DISTRUST    (1000 * ARB_MS) /* for so long after a claim that cannot be */
-#define ARB_STALE       (300 * ARB_MS) /* work in flight this long after its closing is no longer believed */
-#define ARB_STUCK       (1000 * ARB_MS) /* and after this nothing is kept waiting for its end */
-#define ARB_CAP_IDLE    (200 * ARB_MS) /* an idle account saves its share of this much time */
-#define ARB_CAP_WAITING (1000 * ARB_MS) /* one that is kept waiting, of this much */
-#define ARB_DEBT        (2000 * ARB_MS) /* most device time that is owed, before an audit */
-#define ARB_RECENT      (20 * ARB_MS)  /* who had work in flight this lately will soon have more */
-#define ARB_DEADLINE    (100 * ARB_MS) /* a turn's deadline is at most this far off, and moved on half-way */
-#define ARB_GRACE       (2 * ARB_MS)   /* from opening to the first launch: a waiter has to wake */
-#define ARB_GAP_SHORT   (200000)       /* ns: a pause shorter than a hand-over there and back cannot be lent */
+#define ARB_QUANTUM_AWAY (1 * ARB_MS) /* the same where that pause was long: it costs a hand-over that seldom */
+#define ARB_AWAY         (10 * ARB_MS)  /* such a pause is at least this long */
+#define ARB_AWAY_LAST    (100 * ARB_MS) /* for so long others keep little in flight, for it may come back */
+#define ARB_AWAY_US      2000           /* so little: one launch of 1 ms behind another */
+#define ARB_PAUSE        (2 * ARB_MS) /* such a pause is at least this long */
+#define ARB_GUARD        (50 * ARB_MS)  /* a closed turn that is not drained after this is left to drain alone */
+#define ARB_GUARD_LIAR   (8 * ARB_MS) /* the same for one that is distrusted */
+#define ARB_DISTRUST     (1000 * ARB_MS) /* for so long after a claim that cannot be */
+#define ARB_STALE        (300 * ARB_MS) /* work in flight this long after its closing is no longer believed */
+#define ARB_STUCK        (1000 * ARB_MS) /* and after this nothing is kept waiting for its end */
+#define ARB_CAP_IDLE     (200 * ARB_MS) /* an idle account saves its share of this much time */
+#define ARB_CAP_WAITING  (1000 * ARB_MS) /* one that is kept waiting, of this much */
+#define ARB_DEBT         (2000 * ARB_MS) /* most device time that is owed, before an audit */
+#define ARB_RECENT       (20 * ARB_MS)  /* who had work in flight this lately will soon have more */
+#define ARB_DEADLINE     (100 * ARB_MS) /* a turn's deadline is at most this far off, and moved on half-way */
+#define ARB_GRACE        (2 * ARB_MS)   /* from opening to the first launch: a waiter has to wake */
+#define ARB_GAP_SHORT    (200000)       /* ns: a pause shorter than a hand-over there and back cannot be lent */
 #define ARB_GAP_CHECK                                                                                                  \
 	(2 * ARB_MS)   /* how often a holder of short pauses is looked at, and those that are open together */
 #define ARB_SPAN                                                                                                       \

@@ -34,17 +34,17 @@ static void survey_tenants(struct arb *arb, uint64_t now)
 		}
 }
 
-/* It waits after a pause of its own, not for its next turn. */
-static bool comes_back(const struct arb_account *a)
+/* It waits after a pause of its own of at least that length, not for its next turn. */
+static bool comes_back(const struct arb_account *a, uint64_t pause)
 {
 	return a->claim.wants && !a->turn.open && a->right == ARB_RIGHT_GUARANTEED && a->claim.idle_since &&
-	       arb_since(a->claim.want_since, a->claim.idle_since) >= ARB_PAUSE;
+	       arb_since(a->claim.want_since, a->claim.idle_since) >= pause;
 }
 
 /* Rights, activity and the quantum of a device. */
 static void survey(struct arb_device_state *d, int rank, uint64_t now)
 {
-	bool back = false;
+	bool back = false, away = false;
 
 	d->active = d->waiting = 0;
 	d->demand = 0;
@@ -63,9 +63,10 @@ static void survey(struct arb_device_state *d, int rank, uint64_t now)
 			d->demand += arb_demand(a);
 		}
 		d->waiting += a->claim.wants && !a->turn.open;
-		back |= comes_back(a);
+		back |= comes_back(a, ARB_PAUSE);
+		away |= comes_back(a, ARB_AWAY);
 	}
-	d->quantum = back ? ARB_QUANTUM_BACK : d->active > 2 ? ARB_QUANTUM : ARB_QUANTUM_FEW;
+	d->quantum = away ? ARB_QUANTUM_AWAY : back ? ARB_QUANTUM_BACK : d->active > 2 ? ARB_QUANTUM : ARB_QUANTUM_FEW;
 }
 
 static void survey_all(struct arb *arb, uint64_t now)
@@ -97,6 +98,22 @@ static bool all_together(const struct arb_device_state *d)
 	return true;
 }
 
+/* A guaranteed one with a better claim is away, and may come back any moment, or does. What is in flight then, it waits for
+ * each time, and each time that is lost to it. */
+static bool awaits_better(const struct arb_account *a, uint64_t now)
+{
+	for (int i = 0; i < a->device->accounts; i++) {
+		const struct arb_account *b = a->device->account[i];
+		const bool away =
+		        !b->claim.busy && !b->claim.wants && arb_since(now, b->claim.idle_since) < ARB_AWAY_LAST;
+
+		if (b != a && b->share.gated && b->right == ARB_RIGHT_GUARANTEED &&
+		    ((away && b->claim.idle_since) || comes_back(b, ARB_AWAY)) && arb_before(b, a))
+			return true;
+	}
+	return false;
+}
+
 /* What is published beside the word itself. */
 static void describe(struct arb_device_state *d, uint64_t now)
 {
@@ -108,6 +125,7 @@ static void describe(struct arb_device_state *d, uint64_t now)
 
 		if (!a->share.gated || !t->open)
 			continue;
+		t->outstanding_us = awaits_better(a, now) ? ARB_AWAY_US : 0;
 		t->brief = a->role == ARB_BORROWER || arb_distrusted(a, now) || a->share.priority > d->first_priority;
 		t->watched = !d->together &&
 		             (a->role == ARB_BORROWER || (arb_rivals(a) > 0 && !(a->gap && a->gap < ARB_GAP_SHORT)));

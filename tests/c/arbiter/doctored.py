@@ -128,6 +128,22 @@ FAULTS = (
         "test_arb_processes",
     ),
     Fault(
+        "who was away waits for a turn of its neighbour",
+        "arbiter_core.h",
+        "(1 * ARB_MS) /* the same where",
+        "(5 * ARB_MS) /* the same where",
+        "test_arb_shares",
+        ("20",),
+    ),
+    Fault(
+        "the neighbour of one that is away has much in flight",
+        "decide.c",
+        "awaits_better(a, now) ? ARB_AWAY_US : 0;",
+        "0;",
+        "test_arb_shares",
+        ("20",),
+    ),
+    Fault(
         "shares do not change",
         "bucket.c",
         "\t*s = *share;",

@@ -58,6 +58,7 @@ struct lane { /* a tenant on a device */
 	int device;
 	/* published */
 	bool open, watched, brief;
+	uint32_t outstanding_us;
 	uint64_t serial, deadline;
 	/* gate */
 	bool wants, busy;

@@ -16,7 +16,7 @@ uint64_t gate_bound(const struct tenant *t, const struct lane *l)
 {
 	if (t->program.lie == SAYS_DRAINED)
 		return floor_to(t->program.queued, t->program.kernel);
-	return floor_to(l->brief ? MS : 5 * MS, t->program.kernel);
+	return floor_to(l->brief ? MS : l->outstanding_us ? l->outstanding_us * US : 5 * MS, t->program.kernel);
 }
 
 bool gate_may_launch(const struct sim *sim, const struct tenant *t, const struct lane *l)
@@ -114,6 +114,7 @@ void gate_publish(struct sim *sim, struct tenant *t, struct lane *l, const struc
 	l->open = turn->open;
 	l->watched = turn->watched;
 	l->brief = turn->brief;
+	l->outstanding_us = turn->outstanding_us;
 	l->deadline = turn->deadline;
 	l->serial = turn->serial;
 	if (closed) {

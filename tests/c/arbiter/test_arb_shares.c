@@ -144,6 +144,27 @@ static void check_classes(void)
 		 2,
 		 97},
 	        {"fixed 20: bursts of 50 ms", 1, {fixed(200)}, {rounds(MS, 50 * MS, 50 * MS)}, {20}, 2, 0},
+	        {"fixed 30, fixed 70: 20 ms and 20 ms pause",
+		 2,
+		 {fixed(300), fixed(700)},
+		 {busy, rounds(MS, 20 * MS, 20 * MS)},
+		 {30, 49.7},
+		 2,
+		 77},
+	        {"fixed 30: 20 us, fixed 70: 20 ms and 20 ms pause",
+		 2,
+		 {fixed(300), fixed(700)},
+		 {tiny, rounds(MS, 20 * MS, 20 * MS)},
+		 {30, 49.7},
+		 2,
+		 77},
+	        {"best-effort, fixed 50: 20 ms and 20 ms pause",
+		 2,
+		 {best_effort(), fixed(500)},
+		 {busy, rounds(MS, 20 * MS, 20 * MS)},
+		 {50, 49.7},
+		 2,
+		 97},
 	        {"fixed 50: 4 ms and 1 ms pause, burst 50",
 		 2,
 		 {fixed(500), burst(500, 1000, 100)},
@@ -190,15 +211,15 @@ static int by_size(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-/* P0 comes and goes beside a P2 that launches without end. */
-static void check_priority(void)
+/* P0 comes and goes beside a P2 that launches without end; with a guarantee, or with no more right than that one has. */
+static void check_priority(const char *class, struct arb_share share)
 {
 	static const uint64_t pauses[] = {5 * MS, 50 * MS, 300 * MS};
 
 	for (unsigned i = 0; i < sizeof(pauses) / sizeof(*pauses); i++) {
 		const struct row row = {"P0",
 		                        2,
-		                        {with_priority(burst(500, 1000, 100), 0), with_priority(best_effort(), 2)},
+		                        {with_priority(share, 0), with_priority(best_effort(), 2)},
 		                        {rounds(MS, 2 * MS, pauses[i]), saturating(MS)},
 		                        {0, 0},
 		                        0,
@@ -209,8 +230,8 @@ static void check_priority(void)
 
 		qsort(t->waits, t->wait_count, sizeof(*t->waits), by_size);
 		p95 = t->wait_count ? (double)t->waits[t->wait_count * 95 / 100] / 1e6 : 0;
-		printf("P0 every %3lu ms: waited %.2f ms (P95 of %u)\n", (unsigned long)(pauses[i] / MS), p95,
-		       t->wait_count);
+		printf("P0, %s, every %3lu ms: waited %.2f ms (P95 of %u)\n", class, (unsigned long)(pauses[i] / MS),
+		       p95, t->wait_count);
 		CHECK(p95 <= 3, "a P0 waits %.2f ms (P95), at most a launch of 1 ms and 2 ms", p95);
 		sim_free(sim);
 	}
@@ -224,6 +245,7 @@ int main(int argc, char **argv)
 	check_matrix();
 	check_classes();
 	check_pairs();
-	check_priority();
+	check_priority("burst", burst(500, 1000, 100));
+	check_priority("best-effort", best_effort());
 	return 0;
 }
