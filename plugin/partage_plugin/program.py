@@ -21,6 +21,7 @@ from partage import __version__
 from partage.devices.nvidia.backend import NvidiaBackend
 from partage.devices.nvidia.nvml import Nvml
 from partage.kube import Client, load_config
+from partage.logs import configure_logs
 from partage.model import DeviceError, LaunchError, PartageError, UsageError
 from partage.model.node_devices import SafeMode
 from partage.run import libraries
@@ -28,7 +29,6 @@ from partage.run.simulated import context_of
 from partage_plugin.agent import Agent, Choices
 from partage_plugin.configure import load, reload
 from partage_plugin.kubepods import ClusterPods
-from partage_plugin.logs import configure_logs
 from partage_plugin.monitor.hub import Hub
 from partage_plugin.monitor.reader import Reader
 from partage_plugin.monitor.sampler import Sampler

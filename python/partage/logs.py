@@ -1,7 +1,7 @@
-"""The agent's log: one JSON object a line on standard error, the standard library's loggers included.
+"""The log of a long-running program: one JSON object a line on standard error, the standard library's loggers included.
 
-Called once by `main`. Keys: `time` (RFC 3339, UTC), `level`, `logger`, `event`, and whatever the line is about. Values
-whose key sounds like a secret are not written. Cannot fail.
+Called once by the agent's and the scheduler's start. Keys: `time` (RFC 3339, UTC), `level`, `logger`, `event`, and
+whatever the line is about. Values whose key sounds like a secret are not written. Cannot fail.
 """
 
 from __future__ import annotations
