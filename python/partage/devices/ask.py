@@ -22,6 +22,7 @@ from partage.devices.wishes import Annotated, read_ceiling, read_class, read_wei
 from partage.model import names
 from partage.model.ask import ContainerAsk, PodAsk, Shape, Wishes
 from partage.model.errors import AskError, Problem
+from partage.model.grant import GRANT_BYTES_MAX
 from partage.model.pod import PodView
 from partage.model.share import CORES_MAX, DEFAULT_PRIORITY, ShareClass
 
@@ -42,6 +43,10 @@ FOREIGN_KINDS: Final = frozenset({"nvidia.com/gpu.shared"})
 FOREIGN_PREFIX: Final = "nvidia.com/mig-"
 _CLASSES: Final = {"p0-system": 0, "p1-onlineserving": 1, "p2-batchtraining": 2}
 _BATCH: Final = 2
+#: What a grant's text takes at most: of itself, for each container beside its name, for each share.
+_GRANT_BYTES: Final = 512
+_CONTAINER_BYTES: Final = 100
+_SHARE_BYTES: Final = 240
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +115,19 @@ def read_pod(pod: PodView | Mapping[str, object], options: AskOptions = DEFAULTS
             if amounts is not None:
                 vendors[vendor.name] = vendor
                 found.append(Found(path, role, container, amounts, _container_ask(asked, role, amounts, of_pod)))
+    _check_together([each.ask for each in found], problems)
     wishes = read_wishes(annotated, tuple(vendors.values())) if found else Wishes()
     if problems:
         raise AskError(view.subject, problems)
     if not found:
         return None
     return Reading(_pod_ask(view, tuple(each.ask for each in found), wishes), tuple(found))
+
+
+def asks_for_shares(view: PodView) -> bool:
+    """Whether any container names a resource of ours, whatever it says of it."""
+    ephemeral = view.spec.ephemeral_containers or ()
+    return any(_names_ours(container) for container, _, _ in view.each()) or any(map(_names_ours, ephemeral))
 
 
 def _of_pod(view: PodView, annotated: Annotated) -> _OfPod:
@@ -145,6 +157,21 @@ def _check_kinds(asked: Requested) -> None:
     if len(kinds) > 1:
         step = "put each into a container of its own"
         asked.problems.append(Problem(asked.where, f"asks for {' and '.join(kinds)}", "one kind of share", step))
+
+
+def _check_together(asks: list[ContainerAsk], problems: list[Problem]) -> None:
+    """Note what no grant can be written for: two containers of one name, or more shares than it has room for."""
+    seen: set[str] = set()
+    for ask in asks:
+        if not ask.name or ask.name in seen:
+            accepted, step = "containers with shares have names, each its own", "rename it"
+            problems.append(Problem(f"container {ask.name or '(without a name)'}", "named twice", accepted, step))
+        seen.add(ask.name)
+    size = _GRANT_BYTES + sum(_CONTAINER_BYTES + len(ask.name) + ask.cards * _SHARE_BYTES for ask in asks)
+    if size > GRANT_BYTES_MAX:
+        value = f"{len(asks)} containers with shares of {sum(ask.cards for ask in asks)} cards"
+        accepted = f"a pod's grant has at most {GRANT_BYTES_MAX >> 10} KiB, this one would have {size >> 10}"
+        problems.append(Problem("pod", value, accepted, "make several pods of it"))
 
 
 def _container_ask(asked: Requested, role: Role, amounts: Amounts, of_pod: _OfPod) -> ContainerAsk:

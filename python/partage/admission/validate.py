@@ -1,0 +1,80 @@
+"""What makes a pod inadmissible, and what its author should hear of though it is admitted.
+
+Each refusal names field, value, what is accepted and what to do. Called by `decide`; pure.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING, Final
+
+from partage.model import Problem, names
+from partage.model.names import GRANT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from partage.admission.options import AdmissionOptions
+    from partage.model.pod import PodView
+
+MIRROR: Final = "kubernetes.io/config.mirror"  # what kubelet shows of a pod that it has from a file
+#: Annotations of ours that a pod may have; the grant is another matter.
+KNOWN: Final = frozenset(
+    {
+        names.CLASS,
+        names.WEIGHT,
+        names.CEILING,
+        names.NVLINK,
+        names.RESIZE,
+        names.ASKED,
+        names.USE_INDEX,
+        names.NO_USE_INDEX,
+        names.GANG,
+        names.GANG_SIZE,
+        names.GANG_MIN,
+        names.GANG_SUBGROUP,
+        names.GRANT,
+    }
+)
+
+
+def is_guarded(annotation: str) -> bool:
+    """Whether an annotation is a grant, or another system's twin of one: who writes it gives itself cards."""
+    return annotation == GRANT or (annotation.startswith("hami.io/") and annotation.endswith("-allocated"))
+
+
+def forged(pod: PodView, user: str, options: AdmissionOptions) -> Iterator[Problem]:
+    """Yield the grants that somebody else than the scheduler wrote."""
+    if user in options.writers:
+        return
+    for annotation in sorted(filter(is_guarded, pod.annotations)):
+        accepted = f"only {', '.join(sorted(options.writers))} writes grants"
+        step = "leave the annotation out (of the pod template too) and let the scheduler place the pod"
+        yield Problem(f"annotation {annotation}", f"written by {user or 'nobody known'}", accepted, step)
+
+
+def escaping(pod: PodView) -> Iterator[Problem]:
+    """Yield what lets a pod with shares reach whole cards: privileged containers see every device node."""
+    for container, _, _ in pod.each():
+        security = container.security_context
+        if security is not None and security.privileged:
+            accepted = "a pod with shares has no privileged container, for that sees whole cards"
+            step = "drop privileged, or run what needs it in a pod without shares"
+            yield Problem(f"container {container.name}", "privileged", accepted, step)
+
+
+def already_placed(pod: PodView) -> Iterator[Problem]:
+    """Yield that somebody chose the node: then nobody chooses the cards. A static pod's mirror cannot be refused."""
+    if pod.spec.node_name and MIRROR not in pod.annotations:
+        accepted = "a pod with shares is placed by the scheduler"
+        step = "leave nodeName out; use a nodeSelector with kubernetes.io/hostname"
+        yield Problem("spec.nodeName", f"'{pod.spec.node_name}'", accepted, step)
+
+
+def warnings_of(pod: PodView) -> Iterator[str]:
+    """Yield what the pod's author probably did not mean."""
+    for annotation in sorted(pod.annotations):
+        if annotation.startswith(names.PREFIX) and annotation not in KNOWN:
+            near = difflib.get_close_matches(annotation, KNOWN, 1)
+            known = f"the nearest is {near[0]}" if near else f"known: {', '.join(sorted(KNOWN - {GRANT}))}"
+            yield f"annotation {annotation} is unknown and does nothing; {known}"
