@@ -85,7 +85,7 @@ def test_shares_of_metax_cards(limits: dict[str, Any], memory: int | None, cores
         ({"aws.amazon.com/neuroncore": 129}, "aws.amazon.com/neuroncore"),
         ({"enflame.com/vgcu": 1, "enflame.com/vgcu-percentage": 101}, "enflame.com/vgcu-percentage"),
         ({"kunlunxin.com/xpu": 1, "kunlunxin.com/vxpu": 1}, "kunlunxin.com/xpu and kunlunxin.com/vxpu"),
-        ({**gpu(), "metax-tech.com/sgpu": 1}, "nvidia.com/gpu and metax-tech.com/sgpu"),
+        ({**gpu(), "metax-tech.com/sgpu": 1}, "metax-tech.com/sgpu and nvidia.com/gpu"),
     ],
 )
 def test_wrong_values(limits: dict[str, Any], named: str) -> None:

@@ -30,6 +30,7 @@ COMMANDS: Final = {
     "demo": "demo",
     "doctor": "doctor",
     "sim": "sim",
+    "webhook": "webhook",
     "completion": "completion",
 }
 

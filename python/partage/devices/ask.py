@@ -115,7 +115,7 @@ def read_pod(pod: PodView | Mapping[str, object], options: AskOptions = DEFAULTS
             if amounts is not None:
                 vendors[vendor.name] = vendor
                 found.append(Found(path, role, container, amounts, _container_ask(asked, role, amounts, of_pod)))
-    _check_together([each.ask for each in found], problems)
+    _check_together(found, problems)
     wishes = read_wishes(annotated, tuple(vendors.values())) if found else Wishes()
     if problems:
         raise AskError(view.subject, problems)
@@ -156,17 +156,20 @@ def _check_kinds(asked: Requested) -> None:
     kinds = asked.named(lambda name: name in KINDS or name in FOREIGN_KINDS or name.startswith(FOREIGN_PREFIX))
     if len(kinds) > 1:
         step = "put each into a container of its own"
-        asked.problems.append(Problem(asked.where, f"asks for {' and '.join(kinds)}", "one kind of share", step))
+        asked.problems.append(
+            Problem(asked.where, f"asks for {' and '.join(sorted(kinds))}", "one kind of share", step)
+        )
 
 
-def _check_together(asks: list[ContainerAsk], problems: list[Problem]) -> None:
+def _check_together(found: list[Found], problems: list[Problem]) -> None:
     """Note what no grant can be written for: two containers of one name, or more shares than it has room for."""
-    seen: set[str] = set()
-    for ask in asks:
-        if not ask.name or ask.name in seen:
-            accepted, step = "containers with shares have names, each its own", "rename it"
-            problems.append(Problem(f"container {ask.name or '(without a name)'}", "named twice", accepted, step))
-        seen.add(ask.name)
+    asks = [each.ask for each in found]
+    places: dict[str, str] = {}
+    for each in found:
+        name = each.ask.name
+        if not name or places.setdefault(name, each.path) != each.path:
+            accepted, value = "containers with shares have names, each its own", "named twice" if name else "no name"
+            problems.append(Problem(f"container {name or each.path}", value, accepted, "rename it"))
     size = _GRANT_BYTES + sum(_CONTAINER_BYTES + len(ask.name) + ask.cards * _SHARE_BYTES for ask in asks)
     if size > GRANT_BYTES_MAX:
         value = f"{len(asks)} containers with shares of {sum(ask.cards for ask in asks)} cards"
