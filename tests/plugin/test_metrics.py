@@ -26,7 +26,7 @@ from partage.shm import Policy, PolicyDevice, PolicyFile, create_ledger, create_
 from partage_plugin.exposition import CONTENT_TYPE
 from partage_plugin.figures import CardFigures, ContainerFigures, Figures
 from partage_plugin.http import HttpServer
-from partage_plugin.logs import configure_logs
+from partage.logs import configure_logs
 from partage_plugin.metrics import MetricsPage
 from partage_plugin.monitor.reader import Held, Reader
 from partage_plugin.monitor.sampler import EVERY_S, FORGOTTEN_S, STALE_S, Sampler
