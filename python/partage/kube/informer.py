@@ -277,6 +277,7 @@ async def _result(found: asyncio.Future[T]) -> T:
 
 def _slim(item: T) -> T:
     """Drop what nobody here reads and is half of an object: who wrote which field."""
-    if item.metadata is not None:
-        item.metadata.managedFields = None
+    meta: object = item.metadata  # lightkube's ObjectMeta has them, structures of a reader's own have not
+    if getattr(meta, "managedFields", None) is not None:
+        setattr(meta, "managedFields", None)  # noqa: B010
     return item

@@ -14,17 +14,37 @@ from typing import TYPE_CHECKING, Final, Generic, Literal, Protocol, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from lightkube.models.meta_v1 import ObjectMeta
-
 GONE_MAX: Final = 4096  # of the last ones that went, to know a late event by
 
 ChangeKind = Literal["added", "modified", "deleted", "resync"]
 
 
+class Meta(Protocol):
+    """What every object says of itself; lightkube's ObjectMeta, or a structure of a reader's own with less in it."""
+
+    @property
+    def uid(self) -> str | None:
+        """Never used again."""
+
+    @property
+    def namespace(self) -> str | None:
+        """Where it is; None for kinds without."""
+
+    @property
+    def name(self) -> str | None:
+        """Used again once it is gone."""
+
+    @property
+    def resourceVersion(self) -> str | None:  # noqa: N802 -- the API's word, as lightkube has it
+        """Which version of it this is."""
+
+
 class HasMeta(Protocol):
     """Any object of the API."""
 
-    metadata: ObjectMeta | None
+    @property
+    def metadata(self) -> Meta | None:
+        """What it says of itself."""
 
 
 T = TypeVar("T", bound=HasMeta)

@@ -1,0 +1,146 @@
+"""Pods and nodes as the scheduler watches them: just the fields that count, so that ten thousand of them stay small.
+
+Given to `kube.Informer` in place of lightkube's own classes, which hold everything. What can go wrong: an object whose
+fields are of other types than the API's, which an API server does not send.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+import msgspec
+from lightkube.resources.coordination_v1 import Lease
+from lightkube.resources.core_v1 import Node, Pod
+
+from partage.model.pod import MetaView, PodView
+
+if TYPE_CHECKING:
+    from lightkube.core.resource import ApiInfo
+
+    from partage.model.need import Role
+
+FINISHED: Final = frozenset({"Succeeded", "Failed"})
+
+
+class WatchedMeta(MetaView, frozen=True, rename="camel"):
+    """An object's metadata, with what a watch needs."""
+
+    resource_version: str | None = None
+    deletion_timestamp: str | None = None
+
+    @property
+    def resourceVersion(self) -> str | None:  # noqa: N802 -- the API's word, as the informer's store has it
+        """Which version of it this is."""
+        return self.resource_version
+
+
+class ContainerState(msgspec.Struct, frozen=True):
+    """Whether a container runs; what it says of its start is not read."""
+
+    running: dict[str, Any] | None = None
+
+
+class ContainerStatus(msgspec.Struct, frozen=True):
+    """One container's."""
+
+    state: ContainerState = ContainerState()
+
+
+class ConditionView(msgspec.Struct, frozen=True):
+    """A condition."""
+
+    type: str
+    status: str = ""
+    reason: str | None = None
+    message: str | None = None
+
+
+class PodStatusView(msgspec.Struct, frozen=True, rename="camel"):
+    """How far a pod is."""
+
+    phase: str | None = None
+    conditions: tuple[ConditionView, ...] | None = None
+    container_statuses: tuple[ContainerStatus, ...] | None = None
+    init_container_statuses: tuple[ContainerStatus, ...] | None = None
+
+
+class WatchedPod(PodView, frozen=True):
+    """A pod."""
+
+    _api_info: ClassVar[ApiInfo] = Pod._api_info  # noqa: SLF001 -- how lightkube knows a class's path
+
+    metadata: WatchedMeta = WatchedMeta()
+    status: PodStatusView = PodStatusView()
+
+    @property
+    def uid(self) -> str:
+        """Its UID."""
+        return self.metadata.uid or ""
+
+    @property
+    def node(self) -> str:
+        """Where it is bound to; empty: nowhere."""
+        return self.spec.node_name or ""
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it ended and nothing of it runs any more: a phase alone may be ahead of the containers."""
+        if self.status.phase not in FINISHED:
+            return False
+        statuses = (*(self.status.container_statuses or ()), *(self.status.init_container_statuses or ()))
+        return not any(one.state.running is not None for one in statuses)
+
+    @property
+    def order(self) -> tuple[tuple[str, Role], ...]:
+        """Its containers as in the spec, init ones first."""
+        return tuple((container.name, role) for container, role, _ in self.each())
+
+    def condition(self, kind: str) -> ConditionView | None:
+        """Return its condition of this type, or None."""
+        return next((one for one in self.status.conditions or () if one.type == kind), None)
+
+
+class NodeStatusView(msgspec.Struct, frozen=True):
+    """What a node has and how it is."""
+
+    allocatable: dict[str, str] | None = None
+    conditions: tuple[ConditionView, ...] | None = None
+
+
+class WatchedNode(msgspec.Struct, frozen=True):
+    """A node."""
+
+    _api_info: ClassVar[ApiInfo] = Node._api_info  # noqa: SLF001
+
+    metadata: WatchedMeta = WatchedMeta()
+    status: NodeStatusView = NodeStatusView()
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.metadata.name or ""
+
+    @property
+    def annotations(self) -> dict[str, str]:
+        """Its annotations, empty where there are none."""
+        return self.metadata.annotations or {}
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether kubelet says that it is well."""
+        return any(one.type == "Ready" and one.status == "True" for one in self.status.conditions or ())
+
+
+class LeaseSpecView(msgspec.Struct, frozen=True, rename="camel"):
+    """Who holds a lease, and how often it changed hands."""
+
+    holder_identity: str | None = None
+    lease_transitions: int | None = None
+
+
+class LeaseView(msgspec.Struct, frozen=True):
+    """A lease."""
+
+    _api_info: ClassVar[ApiInfo] = Lease._api_info  # noqa: SLF001
+
+    spec: LeaseSpecView = LeaseSpecView()
