@@ -29,6 +29,7 @@ COMMANDS: Final = {
     "resize": "resize",
     "demo": "demo",
     "doctor": "doctor",
+    "scheduler": "scheduler",
     "sim": "sim",
     "webhook": "webhook",
     "completion": "completion",

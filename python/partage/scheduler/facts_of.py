@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from partage.scheduler.facts import NodeFacts, PodFacts
-
+from partage.devices.ask import KINDS
+from partage.devices.quantity import parse_quantity
 from partage.model import NodeDevicesError, names
 from partage.model.hami_twin import ANNOTATION as TWIN
 from partage.model.need import Role
 from partage.model.node_devices import NodeDevices, parse_node_devices
+from partage.scheduler.facts import NodeFacts, PodFacts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from partage.scheduler.views import WatchedNode, WatchedPod
 
 CORDON: Final = "hami.io/device-cordon"
-DOMAIN: Final = "/"  # in the names of resources that device plugins count
-_NATIVE: Final = ("kubernetes.io/", "hugepages-", "attachable-volumes-")
 
 
 def node_facts(node: WatchedNode) -> NodeFacts:
@@ -58,7 +57,7 @@ def pod_facts(pod: WatchedPod) -> PodFacts | None:
     if not pod.node:
         return None
     grant, twin = pod.annotations.get(names.GRANT, ""), pod.annotations.get(TWIN, "")
-    seats = None if grant else _seats(pod)
+    seats = _seats(pod)
     if not (grant or twin or seats):
         return None
     meta = pod.metadata
@@ -92,14 +91,11 @@ def _seats(pod: WatchedPod) -> dict[str, int]:
 
 
 def _asked(container: ContainerView) -> dict[str, int]:
-    """Return what a container asks of resources that device plugins count; for those, limits and requests are equal."""
+    """Return what a container asks of what device plugins count; limits and requests of those are equal."""
     return {} if container.resources is None else _counts(container.resources.limits or {})
 
 
 def _counts(amounts: Mapping[str, str | int | float]) -> dict[str, int]:
-    """Return the whole numbers among amounts of such resources; what is none is nothing kubelet counts devices by."""
-    return {
-        name: int(amount)
-        for name, amount in amounts.items()
-        if DOMAIN in name and not name.startswith(_NATIVE) and str(amount).isdecimal()
-    }
+    """Return how many of each resource that counts cards or shares; what is no whole number is none of them."""
+    found = {name: parse_quantity(amounts[name]) for name in KINDS if name in amounts}
+    return {name: int(one.value) for name, one in found.items() if one is not None and one.is_whole}

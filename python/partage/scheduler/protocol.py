@@ -46,11 +46,11 @@ class Args(msgspec.Struct, frozen=True, rename="pascal"):
 class BindArgs(
     msgspec.Struct,
     frozen=True,
-    rename={"pod_name": "PodName", "namespace": "PodNamespace", "uid": "PodUID", "node": "Node"},
+    rename={"name": "PodName", "namespace": "PodNamespace", "uid": "PodUID", "node": "Node"},
 ):
     """`bind`: this pod to this node."""
 
-    pod_name: _Text
+    name: _Text
     namespace: _Text
     uid: _Text
     node: _Text

@@ -78,6 +78,16 @@ class WatchedPod(PodView, frozen=True):
         return self.metadata.uid or ""
 
     @property
+    def namespace(self) -> str:
+        """Where it is."""
+        return self.metadata.namespace or ""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.metadata.name or ""
+
+    @property
     def node(self) -> str:
         """Where it is bound to; empty: nowhere."""
         return self.spec.node_name or ""

@@ -24,9 +24,8 @@ from partage.scheduler.views import WatchedNode, WatchedPod
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from partage.scheduler.facts import NodeFacts, PodFacts
-
     from partage.kube import Client, Clock
+    from partage.scheduler.facts import NodeFacts, PodFacts
 
 log = structlog.get_logger("partage.scheduler")
 

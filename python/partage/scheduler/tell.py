@@ -1,0 +1,250 @@
+"""Telling people, on the pod itself, why it waits and where it went.
+
+    tell.pending(ask, found)        # event FilteringFailed and condition partage.io/Placed=False
+    tell.placed(order, score)       # event BindingSucceed, and the condition turned where there was one
+    tell.not_bound(order, why)      # event BindingFailed
+
+The condition's reason is the code that refuses most nodes, its message says how many nodes lack what, which node comes
+nearest, what it lacks and what would help. All of this only notes and returns: the extender never waits for it. A pod
+that is placed at once costs no write beside the event; one that waits costs one, one more when it is placed, and one
+each time another code comes to the front (at most every `AGAIN_S`) or the numbers are old (`REFRESH_S`). What finds no
+room is dropped, and counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+import structlog
+from lightkube.models.core_v1 import ObjectReference
+from lightkube.resources.core_v1 import PodStatus
+
+from partage.kube import EventRecorder, PatchType, Rate, node_reference
+from partage.model import KubeError, names
+from partage.model.reasons import remedy
+
+if TYPE_CHECKING:
+    from partage.kube import Client, Clock
+    from partage.model import AskError
+    from partage.model.ask import PodAsk
+    from partage.model.pod import PodView
+    from partage.scheduler.answers import Filtered, Unfit
+    from partage.scheduler.bind import BindOrder
+
+COMPONENT: Final = "partage.io/scheduler"
+AGAIN_S: Final = 30.0  # before another code is told
+REFRESH_S: Final = 300.0  # before the same code is told with other numbers
+WRITES_PER_S: Final = 20.0
+QUEUE_MAX: Final = 10_000
+KNOWN_MAX: Final = 50_000
+CODES_MAX: Final = 6
+FAILURES: Final = Rate(burst=50, per_s=10.0)
+SUCCESSES: Final = Rate(burst=50, per_s=10.0)
+INVALID: Final = "InvalidRequest"
+PLACED: Final = "Placed"
+
+log = structlog.get_logger("partage.scheduler")
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The pod that something is said of."""
+
+    uid: str
+    namespace: str
+    name: str
+
+    @property
+    def reference(self) -> ObjectReference:
+        """How an event names it."""
+        return ObjectReference(apiVersion="v1", kind="Pod", name=self.name, namespace=self.namespace, uid=self.uid)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the condition is to say."""
+
+    subject: Subject
+    holds: bool
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What was said last of a pod that waits."""
+
+    reason: str
+    at: float
+
+
+class Named(Protocol):
+    """Whoever names a pod: an ask, an order, the arguments of bind."""
+
+    @property
+    def uid(self) -> str:
+        """Its UID."""
+
+    @property
+    def namespace(self) -> str:
+        """Its namespace."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+
+class Tell:
+    """All that one term says; owned by one event loop."""
+
+    def __init__(self, client: Client, clock: Clock, instance: str, *, tells_success: bool = True) -> None:
+        self._client = client
+        self._clock = clock
+        self._failures = EventRecorder(client, COMPONENT, instance=instance, rate=FAILURES, clock=clock)
+        self._successes = EventRecorder(client, COMPONENT, instance=instance, rate=SUCCESSES, clock=clock)
+        self._tells_success = tells_success
+        self._said: OrderedDict[str, _Said] = OrderedDict()
+        self._queue: OrderedDict[str, Verdict] = OrderedDict()
+        self._wake = asyncio.Event()
+        self._dropped = 0
+        self.refusals: dict[str, int] = {}
+        self.written = 0
+
+    @property
+    def waiting(self) -> int:
+        """How many pods wait, as far as was told."""
+        return len(self._said)
+
+    @property
+    def dropped(self) -> int:
+        """How many events and conditions found no room."""
+        return self._dropped + self._failures.dropped + self._successes.dropped
+
+    def pending(self, ask: PodAsk, found: Filtered) -> None:
+        """Say why no node takes a pod; nothing where that was said a moment ago."""
+        counts = found.counts()
+        reason = str(next(iter(counts), "NoNodes"))
+        self.refusals[reason] = self.refusals.get(reason, 0) + 1
+        subject = _subject(ask)
+        if not self._is_news(subject, reason):
+            return
+        shown = [f"{number} nodes {code}" if number > 1 else f"1 node {code}" for code, number in counts.items()]
+        more = [] if len(shown) <= CODES_MAX else [f"{len(shown) - CODES_MAX} more reasons"]
+        parts = [", ".join(shown[:CODES_MAX] + more) or "no node to ask about"]
+        best = nearest(found)
+        if best is not None:
+            parts.append(f"{best.node} comes nearest: {best.detail}")
+        if counts:
+            parts.append(remedy(next(iter(counts))))
+        self._refuse(subject, reason, "; ".join(parts))
+
+    def meaningless(self, pod: PodView, error: AskError) -> None:
+        """Say what is wrong with what a pod asks for."""
+        meta = pod.metadata
+        subject = Subject(meta.uid or "", meta.namespace or "", meta.name or "")
+        self.refusals[INVALID] = self.refusals.get(INVALID, 0) + 1
+        if self._is_news(subject, INVALID):
+            self._refuse(subject, INVALID, str(error))
+
+    def placed(self, order: BindOrder, score: int | None) -> None:
+        """Say where a pod went; its condition is turned where it was told that it waits."""
+        subject = _subject(order)
+        scored = "" if score is None else f", score {score}"
+        message = f"bound to node {order.node}{scored}"
+        if self._tells_success:
+            self._successes.event(subject.reference, "BindingSucceed", message, action="Binding")
+        if self._said.pop(order.uid, None) is not None:
+            self._enqueue(Verdict(subject, holds=True, reason=PLACED, message=message))
+
+    def not_bound(self, pod: Named, why: str) -> None:
+        """Say that a pod could not be bound."""
+        self._failures.event(_subject(pod).reference, "BindingFailed", why, warning=True, action="Binding")
+
+    def unreadable(self, node: str, problem: str) -> None:
+        """Say on a node that what it tells of its cards cannot be read."""
+        self._failures.event(node_reference(node), "DevicesUnreadable", problem, warning=True, action="Reading")
+
+    def waits_already(self, pod: Named, reason: str) -> None:
+        """Take note of what a pod's condition said before this term, so that it is turned when the pod is placed."""
+        self._said.setdefault(pod.uid, _Said(reason, self._clock.now()))
+
+    def forget(self, uid: str) -> None:
+        """Forget a pod that is gone."""
+        self._said.pop(uid, None)
+        self._queue.pop(uid, None)
+
+    async def run(self) -> None:
+        """Write what was told until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._failures.run(), name="events of failures")
+            tasks.create_task(self._successes.run(), name="events of successes")
+            tasks.create_task(self._write_all(), name="conditions")
+
+    # ---- how ---------------------------------------------------------------------------------------------------------
+
+    def _is_news(self, subject: Subject, reason: str) -> bool:
+        now, said = self._clock.now(), self._said.get(subject.uid)
+        if said is not None and now - said.at < (REFRESH_S if said.reason == reason else AGAIN_S):
+            return False
+        self._said[subject.uid] = _Said(reason, now)
+        if len(self._said) > KNOWN_MAX:
+            self._said.popitem(last=False)
+        return True
+
+    def _refuse(self, subject: Subject, reason: str, message: str) -> None:
+        note = f"{reason}: {message}"
+        self._failures.event(subject.reference, "FilteringFailed", note, warning=True, action="Scheduling")
+        self._enqueue(Verdict(subject, holds=False, reason=reason, message=message))
+
+    def _enqueue(self, verdict: Verdict) -> None:
+        """Queue a condition, in place of one that was not written yet."""
+        if len(self._queue) >= QUEUE_MAX and verdict.subject.uid not in self._queue:
+            self._dropped += 1
+            return
+        self._queue[verdict.subject.uid] = verdict
+        self._wake.set()
+
+    async def _write_all(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._queue:
+                _, verdict = self._queue.popitem(last=False)
+                await self._write(verdict)
+                await self._clock.sleep(1 / WRITES_PER_S)
+
+    async def _write(self, verdict: Verdict) -> None:
+        subject = verdict.subject
+        condition = {
+            "type": names.CONDITION_PLACED,
+            "status": "True" if verdict.holds else "False",
+            "reason": verdict.reason,
+            "message": verdict.message,
+            "lastTransitionTime": self._clock.date().replace(microsecond=0),
+        }
+        body = {"metadata": {"uid": subject.uid}, "status": {"conditions": [condition]}}
+        try:
+            await self._client.patch(
+                PodStatus, subject.name, body, namespace=subject.namespace, kind=PatchType.STRATEGIC
+            )
+        except KubeError as error:  # 404, 409: the pod is gone; else the next code that comes to the front is written
+            self._dropped += 1
+            log.info("a condition was not written", pod=f"{subject.namespace}/{subject.name}", problem=str(error))
+        else:
+            self.written += 1
+
+
+def nearest(found: Filtered) -> Unfit | None:
+    """Return the refusal that lacks least, as a part of what is asked; None where nothing is a matter of amounts."""
+    best: Unfit | None = None
+    for unfit in found.refused.values():
+        if unfit.asked > 0 and (best is None or unfit.there * best.asked > best.there * unfit.asked):
+            best = unfit
+    return best
+
+
+def _subject(pod: Named) -> Subject:
+    return Subject(pod.uid, pod.namespace, pod.name)

@@ -1,0 +1,138 @@
+"""One term of these books: made when our kube-scheduler begins to lead, gone when it no longer does.
+
+A term lists all pods and nodes anew and answers nothing before: so nothing that an earlier term believed, reserved or
+left open can leak into it, and a restart, a fail-over and a lost Lease are the same thing. Owned by `service.py`.
+What can go wrong outside (an API server that does not answer) is ridden out by the informers; a defect ends the term's
+tasks and with them the program, which begins anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from partage.model import names
+from partage.scheduler.audit import differences
+from partage.scheduler.bind import Binder
+from partage.scheduler.books import Books
+from partage.scheduler.extender import Extender
+from partage.scheduler.tell import Tell
+from partage.scheduler.watch import Watch
+
+if TYPE_CHECKING:
+    from partage.devices.requests import AskOptions
+    from partage.kube import Client, Clock
+    from partage.scheduler.audit import Difference
+    from partage.scheduler.bind import Posts
+    from partage.scheduler.leader import Term
+    from partage.scheduler.views import WatchedPod
+
+TIDY_S: Final = 5.0
+
+log = structlog.get_logger("partage.scheduler")
+
+
+class World:
+    """What every term is made of: the API server, the clock, and what an administrator decided."""
+
+    def __init__(  # noqa: PLR0913 -- all are named
+        self,
+        *,
+        client: Client,
+        poster: Posts,
+        clock: Clock,
+        options: AskOptions,
+        instance: str,
+        reserved_s: float,
+        audit_s: float,
+        tells_success: bool,
+    ) -> None:
+        self.client = client
+        self.poster = poster
+        self.clock = clock
+        self.options = options
+        self.instance = instance
+        self.reserved_s = reserved_s
+        self.audit_s = audit_s
+        self.tells_success = tells_success
+
+
+class Reign:
+    """Books, watch, extender and what they tell, for one term."""
+
+    def __init__(self, term: Term, world: World) -> None:
+        clock = world.clock
+        self.term = term
+        self.books = Books(reserved_s=world.reserved_s)
+        self.watch = Watch(world.client, self.books, clock)
+        self.binder = Binder(world.poster, world.client, clock)
+        self.tell = Tell(world.client, clock, world.instance, tells_success=world.tells_success)
+        self.extender = Extender(
+            books=self.books,
+            watch=self.watch,
+            binder=self.binder,
+            tell=self.tell,
+            clock=clock,
+            term=term,
+            options=world.options,
+        )
+        self.audits = 0
+        self.differences = 0
+        self._world = world
+        self._ready = asyncio.Event()
+        self.watch.on_pod = self._saw
+        self.watch.on_gone = self.extender.gone
+        self.watch.on_unreadable = self.tell.unreadable
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether all pods and nodes of this term are listed."""
+        return self._ready.is_set()
+
+    async def wait_ready(self) -> None:
+        """Return once they are."""
+        await self._ready.wait()
+
+    async def run(self) -> None:
+        """Keep the books until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.watch.run(), name="watch")
+            tasks.create_task(self.tell.run(), name="tell")
+            begin = self._world.clock.now()
+            await self.watch.wait_synced()
+            self._ready.set()
+            took = round(self._world.clock.now() - begin, 3)
+            log.info(
+                "ready", term=self.term.number, nodes=len(self.books.nodes), pods=len(self.books.pods), took_s=took
+            )
+            tasks.create_task(self._tidy(), name="tidy")
+            if self._world.audit_s:
+                tasks.create_task(self._audit(), name="audit")
+
+    def _saw(self, pod: WatchedPod) -> None:
+        self.extender.saw(pod)
+        if not pod.node:
+            condition = pod.condition(names.CONDITION_PLACED)
+            if condition is not None and condition.status == "False":
+                self.tell.waits_already(pod, condition.reason or "")
+
+    async def _tidy(self) -> None:
+        while True:
+            await self._world.clock.sleep(TIDY_S)
+            await self.extender.settle()
+
+    def audit(self) -> list[Difference]:
+        """Count the books anew, from the API's objects alone; return where they differ from those that are kept."""
+        found = differences(self.books, *self.watch.facts())
+        self.audits += 1
+        self.differences = len(found)
+        return found
+
+    async def _audit(self) -> None:
+        while True:
+            await self._world.clock.sleep(self._world.audit_s)
+            found = self.audit()
+            if found:
+                log.error("the books differ from a recount", differences=[str(one) for one in found][:20])
