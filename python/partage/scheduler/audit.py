@@ -54,5 +54,6 @@ def _shown(state: NodeState | None) -> str:
     if bound.facts is None and not bound.pods:
         return "nothing"
     cards = zip(bound.uuids, bound.memory, bound.cores, bound.seats, bound.tenants, strict=True)
-    free = "; ".join(f"{uuid}: {memory} B, {cores} ‰, {seats} seats, {of} pods" for uuid, memory, cores, seats, of in cards)
-    return f"free {free or 'no cards'}; pods {', '.join(sorted(bound.pods)) or 'none'}; seats {sorted(bound.seats_used.items())}"
+    free = [f"{uuid}: {memory} B, {cores} ‰, {seats} seats, {pods} pods" for uuid, memory, cores, seats, pods in cards]
+    who = ", ".join(sorted(bound.pods)) or "none"
+    return f"free {'; '.join(free) or 'no cards'}; pods {who}; seats {sorted(bound.seats_used.items())}"

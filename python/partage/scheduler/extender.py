@@ -183,8 +183,9 @@ class Extender:
                 return BindAnswer(str(error))
         elif order.node != args.node:
             return BindAnswer(f"{subject} may be bound to {order.node} by now; that is found out first")
+        score = self._scores.get(args.uid)  # before the watch shows the pod bound
         outcome = await self._binder.bind(order)
-        self._end(order, outcome)
+        self._end(order, outcome, score)
         if outcome.result is Result.BOUND:
             return BindAnswer()
         return BindAnswer(f"{subject} to {args.node}: {outcome.result.value}: {outcome.message}")
@@ -211,13 +212,13 @@ class Extender:
             raise ShareRefused(f"pod {args.namespace}/{args.name}", "is not known here", "a pod with this UID", step)
         return self._read(pod)
 
-    def _end(self, order: BindOrder, outcome: Outcome) -> None:
+    def _end(self, order: BindOrder, outcome: Outcome, score: int | None = None) -> None:
         """Draw the conclusions: a promise is kept while the bind may be, and given back where it is not."""
         self.results[outcome.result.value] = self.results.get(outcome.result.value, 0) + 1
         if outcome.result in {Result.REFUSED, Result.GONE}:
             self._books.release(order.uid)
         if outcome.result is Result.BOUND:
-            self._tell.placed(order, self._scores.get(order.uid))
+            self._tell.placed(order, score)
         elif outcome.result is not Result.GONE:
             self._tell.not_bound(order, outcome.message)
 

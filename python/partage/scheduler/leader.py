@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 GRACE_S: Final = 10.0
 ASK_S: Final = 3.0
 LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
-_STATUS: Final = re.compile(rb'^leader_election_master_status\{name="([^"]*)"\} ([0-9.e+]+)$', re.MULTILINE)
+# kube-scheduler's own name for its election, whatever its Lease is called
+_STATUS: Final = re.compile(rb'^leader_election_master_status\{name="kube-scheduler"\} ([0-9.e+]+)$', re.MULTILINE)
 _STARTED: Final = re.compile(rb"^process_start_time_seconds ([0-9.e+]+)$", re.MULTILINE)
 
 log = structlog.get_logger("partage.scheduler")
@@ -176,14 +177,13 @@ class MetricsPage:
     nobody but the loopback interface, which in a pod is the pod's own.
     """
 
-    def __init__(self, url: str, authority: Path | None, token: Callable[[], str], lease: str) -> None:
+    def __init__(self, url: str, authority: Path | None, token: Callable[[], str]) -> None:
         host = URL(url).host or ""
         if authority is None and host not in LOOPBACK:
             limit = "only the loopback interface is trusted without a certificate authority"
             raise UsageError("leader.metrics", url, limit, "set leader.authority")
         self._url = url
         self._token = token
-        self._lease = lease.encode()
         self._tls = ssl.create_default_context(cafile=authority)
         if authority is None:
             self._tls.check_hostname = False
@@ -201,7 +201,7 @@ class MetricsPage:
             if response.status != 200:
                 step = "its account needs `get` on the path /metrics (deploy/scheduler)"
                 raise UsageError(self._url, f"answers {response.status}", "200 with kube-scheduler's metrics", step)
-            return read_standing(await response.read(), self._lease)
+            return read_standing(await response.read())
 
     async def close(self) -> None:
         """End the connection."""
@@ -209,12 +209,11 @@ class MetricsPage:
             await self._session.close()
 
 
-def read_standing(page: bytes, lease: bytes) -> Standing:
-    """Return what a page of kube-scheduler's metrics says of the election for a Lease of this name."""
-    leads = {name: float(value) for name, value in _STATUS.findall(page)}
-    started = _STARTED.search(page)
-    if lease not in leads:
-        limit = f"`leader_election_master_status` for {lease.decode()!r}"
-        step = "start kube-scheduler with leader election for this Lease, or this program with --leader always"
+def read_standing(page: bytes) -> Standing:
+    """Return what a page of kube-scheduler's metrics says of its election."""
+    leads, started = _STATUS.search(page), _STARTED.search(page)
+    if leads is None:
+        limit = "`leader_election_master_status`, which one that takes part in an election has"
+        step = "start kube-scheduler with leaderElect, or set leader.follow to always"
         raise UsageError("kube-scheduler's metrics", "nothing of an election", limit, step)
-    return Standing(leads[lease] == 1.0, float(started[1]) if started else 0.0)
+    return Standing(float(leads[1]) == 1.0, float(started[1]) if started else 0.0)

@@ -125,7 +125,7 @@ def _leader(settings: Settings, config: SingleConfig, client: Client, open_: Asy
         return Always()
     lease = lease_of(settings)
     authority = Path(leader.authority) if leader.authority else None
-    page = MetricsPage(leader.metrics, authority, _token(leader.token_file, config), lease[1])
+    page = MetricsPage(leader.metrics, authority, _token(leader.token_file, config))
     open_.push_async_callback(page.close)
     host = leader.host or os.environ.get(POD_NAME) or socket.gethostname()
     return Follow(page.ask, client, lease, SystemClock(), host=host, every_s=leader.every_seconds)

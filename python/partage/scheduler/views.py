@@ -9,14 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import msgspec
+from lightkube.core.resource import ApiInfo, GlobalResource, NamespacedResource, NamespacedResourceG  # noqa: TC002 -- msgspec reads annotations at run time
 from lightkube.resources.coordination_v1 import Lease
 from lightkube.resources.core_v1 import Node, Pod
 
 from partage.model.pod import MetaView, PodView
 
 if TYPE_CHECKING:
-    from lightkube.core.resource import ApiInfo
-
     from partage.model.need import Role
 
 FINISHED: Final = frozenset({"Succeeded", "Failed"})
@@ -64,7 +63,7 @@ class PodStatusView(msgspec.Struct, frozen=True, rename="camel"):
     init_container_statuses: tuple[ContainerStatus, ...] | None = None
 
 
-class WatchedPod(PodView, frozen=True):
+class WatchedPod(PodView, NamespacedResourceG, frozen=True):
     """A pod."""
 
     _api_info: ClassVar[ApiInfo] = Pod._api_info  # noqa: SLF001 -- how lightkube knows a class's path
@@ -117,7 +116,7 @@ class NodeStatusView(msgspec.Struct, frozen=True):
     conditions: tuple[ConditionView, ...] | None = None
 
 
-class WatchedNode(msgspec.Struct, frozen=True):
+class WatchedNode(msgspec.Struct, GlobalResource, frozen=True):
     """A node."""
 
     _api_info: ClassVar[ApiInfo] = Node._api_info  # noqa: SLF001
@@ -148,7 +147,7 @@ class LeaseSpecView(msgspec.Struct, frozen=True, rename="camel"):
     lease_transitions: int | None = None
 
 
-class LeaseView(msgspec.Struct, frozen=True):
+class LeaseView(msgspec.Struct, NamespacedResource, frozen=True):
     """A lease."""
 
     _api_info: ClassVar[ApiInfo] = Lease._api_info  # noqa: SLF001

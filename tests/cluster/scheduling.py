@@ -1,0 +1,254 @@
+"""A control plane with our scheduler beside a kube-scheduler, and nodes that are objects: for tests and for the bench.
+
+    site = Site(cluster).prepare()              # accounts, roles, policies as shipped
+    site.nodes(5, cards=8)
+    replica = site.replica("a").start()         # kube-scheduler and `partage scheduler`, as shipped but for the ports
+    site.pods("burst", 500)
+    site.wait_bound(500)
+
+kube-scheduler's configuration is the shipped one, with paths and ports of this machine. What can go wrong: a component
+does not start; its log is in the error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import yaml
+
+from partage.model import names
+from partage.model.node_devices import DeviceLink, NodeDevice, NodeDevices, encode_node_devices
+from partage.model.units import GI
+from tests.cluster.controlplane import free_port
+from tests.cluster.process import Process
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tests.cluster.api import Json
+    from tests.cluster.cluster import Cluster
+
+TOP = Path(__file__).resolve().parents[2]
+DEPLOY = TOP / "deploy"
+SYSTEM = names.NAMESPACE
+#: For a control plane whose nodes are objects alone: no taints, no service accounts in pods, no controllers.
+APISERVER = ("--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",)
+WRITERS = 8  # requests at once
+
+
+def node(name: str, cards: int = 8, *, memory: int = 80 * GI, seats: int = 10, uuids: Sequence[str] = ()) -> Json:
+    """Return a Ready node with cards, as kubelet and our agent would have written it."""
+    capacity = {"cpu": "512", "memory": "4096Gi", "pods": "500", "nvidia.com/gpu": str(cards * seats)}
+    devices = NodeDevices(
+        v=1,
+        gen=1,
+        agent="test",
+        oversub=1000,
+        devices=tuple(
+            NodeDevice(
+                uuid=uuids[index] if uuids else f"GPU-{name}-{index}",
+                index=index,
+                backend="nvidia",
+                kind="NVIDIA A100-SXM4-80GB",
+                mode="shim",
+                physical=memory,
+                memory=memory,
+                cores=1000,
+                seats=seats,
+                numa=index * 2 // max(cards, 1),
+                health=True,
+            )
+            for index in range(cards)
+        ),
+        links=tuple(
+            tuple(DeviceLink() if a == b else DeviceLink(kind="nvswitch", lanes=12) for b in range(cards))
+            for a in range(cards)
+        ),
+    )
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": name,
+            "labels": {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux"},
+            "annotations": {names.DEVICES: encode_node_devices(devices)},
+        },
+        "status": {
+            "capacity": capacity,
+            "allocatable": capacity,
+            "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "object"}],
+        },
+    }
+
+
+def share_pod(
+    name: str,
+    *,
+    memory: int = 8000,
+    cores: int = 10,
+    cards: int = 1,
+    annotations: Mapping[str, str] | None = None,
+    **spec: Any,
+) -> Json:
+    """Return a pod in HAMi's form: cards, MiB and percent of each."""
+    limits = {"nvidia.com/gpu": str(cards), "nvidia.com/gpumem": str(memory), "nvidia.com/gpucores": str(cores)}
+    container = {"name": "app", "image": "none", "resources": {"limits": limits}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "annotations": dict(annotations or {})},
+        "spec": {"schedulerName": names.SCHEDULER, "containers": [container], **spec},
+    }
+
+
+@dataclass
+class Replica:
+    """One kube-scheduler and one of ours."""
+
+    name: str
+    kube: Process
+    ours: Process
+    extender: int  # port
+    metrics: int
+
+    def start(self) -> Replica:
+        """Start both."""
+        self.ours.start()
+        self.kube.start()
+        return self
+
+    def kill(self) -> None:
+        """Kill both at once, as a node that dies does."""
+        for process in (self.kube, self.ours):
+            process.kill()
+
+    def figures(self) -> dict[str, float]:
+        """Return the scheduler's series by name and labels, as its page writes them."""
+        text = httpx.get(f"http://127.0.0.1:{self.metrics}/metrics", timeout=30).text
+        lines = [line.rpartition(" ") for line in text.splitlines() if line and not line.startswith("#")]
+        return {series: float(value) for series, _, value in lines}
+
+    def ready(self) -> bool:
+        """Say whether it answers questions."""
+        try:
+            return httpx.get(f"http://127.0.0.1:{self.metrics}/readyz", timeout=5).is_success
+        except httpx.HTTPError:
+            return False
+
+
+@dataclass
+class Site:
+    """A cluster in which our scheduler runs."""
+
+    cluster: Cluster
+    replicas: list[Replica] = field(default_factory=list)
+
+    @property
+    def directory(self) -> Path:
+        """Where files of the test's go."""
+        return self.cluster.state.directory
+
+    def prepare(self) -> Site:
+        """Apply accounts, roles and the policy of grants as shipped."""
+        self.cluster.apply(DEPLOY / "agent/1-namespace.yaml", DEPLOY / "agent/2-accounts.yaml")
+        self.cluster.apply(DEPLOY / "scheduler/1-access.yaml", DEPLOY / "policies/grants.yaml")
+        self.kubeconfig = self.cluster.token_kubeconfig(
+            self.directory / "partage-scheduler.kubeconfig", self.cluster.token(names.ACCOUNT_SCHEDULER)
+        )
+        return self
+
+    # ---- objects -----------------------------------------------------------------------------------------------------
+
+    def many(self, method: str, paths: Sequence[str], bodies: Sequence[Json | None]) -> None:
+        """Send many requests, several at once."""
+        with ThreadPoolExecutor(WRITERS) as pool:
+            list(pool.map(lambda pair: self.cluster.api.request(method, pair[0], body=pair[1]), zip(paths, bodies)))
+
+    def nodes(self, count: int, *, cards: int = 8, first: int = 0, **more: Any) -> list[str]:
+        """Make nodes `n0000` and on."""
+        made = [node(f"n{number:04}", cards, **more) for number in range(first, first + count)]
+        self.many("POST", ["/api/v1/nodes"] * count, made)
+        return [one["metadata"]["name"] for one in made]
+
+    def pods(self, prefix: str, count: int, *, first: int = 0, namespace: str = "default", **more: Any) -> list[str]:
+        """Make pods of one kind."""
+        made = [share_pod(f"{prefix}-{number:05}", **more) for number in range(first, first + count)]
+        self.many("POST", [f"/api/v1/namespaces/{namespace}/pods"] * count, made)
+        return [one["metadata"]["name"] for one in made]
+
+    def bound(self, namespace: str | None = "default") -> list[Json]:
+        """Return the pods that are bound."""
+        return [pod for pod in self.cluster.api.list("pods", namespace) if pod["spec"].get("nodeName")]
+
+    # ---- processes ---------------------------------------------------------------------------------------------------
+
+    def replica(
+        self,
+        name: str,
+        *,
+        settings: Sequence[str] = (),
+        election: bool = True,
+        server: str | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> Replica:
+        """Return a replica to be started; `server`: another way to the API server for ours (a proxy)."""
+        extender, metrics, secure = free_port(), free_port(), free_port()
+        kubeconfig = self.kubeconfig if server is None else self._through(name, server)
+        flags = [
+            f"--kubeconfig={kubeconfig}",
+            f"--extender-port={extender}",
+            "--metrics-address=127.0.0.1",
+            f"--metrics-port={metrics}",
+            f"--leader-metrics=https://127.0.0.1:{secure}/metrics",
+            "--leader-every-seconds=0.25",
+            *([] if election else ["--leader-follow=always"]),
+            *settings,
+        ]
+        path = f"{TOP / 'python'}:{TOP / 'plugin'}"
+        ours = Process(
+            f"partage-scheduler-{name}",
+            [sys.executable, "-m", "partage", "scheduler", *flags],
+            self.directory / "logs" / f"partage-scheduler-{name}.log",
+            self.directory,
+            {"PYTHONPATH": path, **(environment or {})},
+        )
+        replica = Replica(name, self.kube_scheduler(name, extender, secure, election), ours, extender, metrics)
+        self.replicas.append(replica)
+        self.cluster.control.processes |= {process.name: process for process in (replica.kube, replica.ours)}
+        return replica
+
+    def kube_scheduler(self, name: str, extender: int, secure: int, election: bool) -> Process:
+        """Return a kube-scheduler with the shipped configuration that asks an extender on this port."""
+        config = shipped_configuration()
+        config["clientConnection"]["kubeconfig"] = str(self.kubeconfig)
+        config["leaderElection"] |= {"leaderElect": election}
+        if election:
+            config["leaderElection"] |= {"leaseDuration": "3s", "renewDeadline": "2s", "retryPeriod": "500ms"}
+        config["extenders"][0]["urlPrefix"] = f"http://127.0.0.1:{extender}"
+        path = self.directory / f"kube-scheduler-{name}.json"
+        path.write_text(json.dumps(config))
+        flags = [f"--config={path}", f"--secure-port={secure}", "--bind-address=127.0.0.1", "--authentication-skip-lookup"]
+        flags += [f"--authentication-kubeconfig={self.kubeconfig}", f"--authorization-kubeconfig={self.kubeconfig}"]
+        log = self.directory / "logs" / f"kube-scheduler-{name}.log"
+        argv = [self.cluster.binaries["kube-scheduler"], *flags]
+        return Process(f"kube-scheduler-{name}", argv, log, self.directory, {"TMPDIR": os.environ.get("TMPDIR", "/tmp")})
+
+    def _through(self, name: str, server: str) -> Path:
+        config = json.loads(self.kubeconfig.read_text())
+        config["clusters"][0]["cluster"] = {"server": server}
+        path = self.directory / f"proxied-{name}.kubeconfig"
+        path.write_text(json.dumps(config))
+        return path
+
+
+def shipped_configuration() -> dict[str, Any]:
+    """Return kube-scheduler's configuration as deploy/scheduler ships it."""
+    (shipped,) = yaml.safe_load_all((DEPLOY / "scheduler/2-config.yaml").read_text())
+    return dict(yaml.safe_load(shipped["data"]["kube-scheduler.yaml"]))
