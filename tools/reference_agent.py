@@ -14,6 +14,8 @@ from partage_plugin.configure import NODE_NAME, NODES, keys
 from partage_plugin.settings import API_VERSION, KIND
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from partage_plugin.configure import Key
 
 
@@ -42,6 +44,11 @@ def _row(key: Key) -> str:
     return f"| `{key.name}` | {flag} | {_default(key)} | {text}{' Live.' if key.live else ''} |"
 
 
+def table(keys_of: Iterable[Key]) -> str:
+    """Return the table of a program's keys."""
+    return "\n".join(["| key | flag | default | meaning |", "|---|---|---|---|", *map(_row, keys_of)])
+
+
 def page(note: str) -> str:
     """Return the page."""
     parts = [
@@ -60,7 +67,7 @@ nvidia:
   - name: a100-*       # what differs on nodes whose name fits, later entries over earlier ones
     nvidia: {{seats: 4}}
 ```""",
-        "\n".join(["| key | flag | default | meaning |", "|---|---|---|---|", *map(_row, keys())]),
+        table(keys()),
         _OTHER_VARIABLES,
     ]
     return "\n\n".join(parts) + "\n"

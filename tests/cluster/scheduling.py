@@ -13,7 +13,6 @@ does not start; its log is in the error.
 from __future__ import annotations
 
 import json
-import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -169,7 +168,7 @@ class Site:
     def many(self, method: str, paths: Sequence[str], bodies: Sequence[Json | None]) -> None:
         """Send many requests, several at once."""
         with ThreadPoolExecutor(WRITERS) as pool:
-            list(pool.map(lambda pair: self.cluster.api.request(method, pair[0], body=pair[1]), zip(paths, bodies)))
+            list(pool.map(lambda path, body: self.cluster.api.request(method, path, body=body), paths, bodies))
 
     def nodes(self, count: int, *, cards: int = 8, first: int = 0, **more: Any) -> list[str]:
         """Make nodes `n0000` and on."""
@@ -206,9 +205,9 @@ class Site:
             f"--extender-port={extender}",
             "--metrics-address=127.0.0.1",
             f"--metrics-port={metrics}",
-            f"--leader-metrics=https://127.0.0.1:{secure}/metrics",
-            "--leader-every-seconds=0.25",
-            *([] if election else ["--leader-follow=always"]),
+            f"--election-metrics=https://127.0.0.1:{secure}/metrics",
+            "--election-every-seconds=0.25",
+            *([] if election else ["--leader=always"]),
             *settings,
         ]
         path = f"{TOP / 'python'}:{TOP / 'plugin'}"
@@ -234,11 +233,18 @@ class Site:
         config["extenders"][0]["urlPrefix"] = f"http://127.0.0.1:{extender}"
         path = self.directory / f"kube-scheduler-{name}.json"
         path.write_text(json.dumps(config))
-        flags = [f"--config={path}", f"--secure-port={secure}", "--bind-address=127.0.0.1", "--authentication-skip-lookup"]
+        flags = [
+            f"--config={path}",
+            f"--secure-port={secure}",
+            "--bind-address=127.0.0.1",
+            "--authentication-skip-lookup",
+        ]
         flags += [f"--authentication-kubeconfig={self.kubeconfig}", f"--authorization-kubeconfig={self.kubeconfig}"]
         log = self.directory / "logs" / f"kube-scheduler-{name}.log"
         argv = [self.cluster.binaries["kube-scheduler"], *flags]
-        return Process(f"kube-scheduler-{name}", argv, log, self.directory, {"TMPDIR": os.environ.get("TMPDIR", "/tmp")})
+        return Process(
+            f"kube-scheduler-{name}", argv, log, self.directory, {"TMPDIR": os.environ.get("TMPDIR", "/tmp")}
+        )
 
     def _through(self, name: str, server: str) -> Path:
         config = json.loads(self.kubeconfig.read_text())

@@ -60,6 +60,7 @@ class ApiServer:
         self.tokens: list[str] = []
         self.refused_tokens: set[str] = set()
         self.watches: list[asyncio.Queue[bytes | None]] = []
+        self.kinds: dict[asyncio.Queue[bytes | None], str] = {}  # of what a watch is
         self.watching = asyncio.Condition()
         self.opened: list[str] = []  # the versions from which watches were opened
         self.url = ""
@@ -93,8 +94,11 @@ class ApiServer:
         return obj
 
     def say(self, kind: str, obj: Object) -> None:
-        """Send one line to all open watches, whatever it is."""
-        self.script(json.dumps({"type": kind, "object": obj}, ensure_ascii=False).encode() + b"\n")
+        """Send one line to all open watches of the object's kind, whatever it is."""
+        line = json.dumps({"type": kind, "object": obj}, ensure_ascii=False).encode() + b"\n"
+        for queue in self.watches:
+            if _plural(obj) in {"", self.kinds[queue]}:
+                queue.put_nowait(line)
 
     def script(self, line: bytes | None) -> None:
         """Send bytes to all open watches; None ends them."""
@@ -181,11 +185,28 @@ class ApiServer:
 
     def _create(self, request: web.Request, body: Any) -> web.StreamResponse:
         self.bodies.append(body)
+        if request.path.endswith("/binding"):
+            return self._bind(request.path.removesuffix("/binding"), body)
         path = f"{request.path}/{body['metadata'].get('name', '')}"
         if path in self.objects:
             return web.json_response(status_of(409, "AlreadyExists", f"{path} already exists"), status=409)
         body["metadata"].setdefault("uid", f"uid-{self.version}")
         return web.json_response(self.put(path, body), status=201)
+
+    def _bind(self, path: str, body: Any) -> web.StreamResponse:
+        """Bind a pod as the real one does: by its UID, once, with the Binding's annotations merged into it."""
+        if path not in self.objects:
+            return web.json_response(status_of(404, "NotFound", f"{path} not found"), status=404)
+        pod = json.loads(json.dumps(self.objects[path]))
+        if body["metadata"].get("uid") not in {None, pod["metadata"]["uid"]}:
+            return web.json_response(status_of(409, "Conflict", "the UID in the precondition differs"), status=409)
+        if pod["spec"].get("nodeName"):
+            message = f"pod {pod['metadata']['name']} is already assigned to node {pod['spec']['nodeName']}"
+            return web.json_response(status_of(409, "Conflict", message), status=409)
+        pod["spec"]["nodeName"] = body["target"]["name"]
+        pod["metadata"]["annotations"] = pod["metadata"].get("annotations", {}) | body["metadata"]["annotations"]
+        self.put(path, pod)
+        return web.json_response({"kind": "Status", "status": "Success", "code": 201}, status=201)
 
     def _change(self, method: str, request: web.Request, body: Any) -> web.StreamResponse:
         path = request.path.removesuffix("/status")
@@ -226,9 +247,10 @@ class ApiServer:
         await response.write(b"\n")  # the head goes out with the first byte
         queue: asyncio.Queue[bytes | None] = asyncio.Queue()
         for version, kind, obj in self.history:
-            if version > begin:
+            if version > begin and _plural(obj) == request.path.rsplit("/", 1)[-1]:
                 queue.put_nowait(json.dumps({"type": kind, "object": obj}).encode() + b"\n")
         async with self.watching:
+            self.kinds[queue] = request.path.rsplit("/", 1)[-1]
             self.watches.append(queue)
             self.opened.append(request.query["resourceVersion"])
             self.watching.notify_all()
@@ -240,6 +262,11 @@ class ApiServer:
         finally:
             self.watches.remove(queue)
         return response
+
+
+def _plural(obj: Object) -> str:
+    kind = str(obj.get("kind", "")).lower()
+    return f"{kind}s" if kind else ""
 
 
 def _merged(obj: Any, patch: Any) -> Any:

@@ -181,7 +181,7 @@ class MetricsPage:
         host = URL(url).host or ""
         if authority is None and host not in LOOPBACK:
             limit = "only the loopback interface is trusted without a certificate authority"
-            raise UsageError("leader.metrics", url, limit, "set leader.authority")
+            raise UsageError("election.metrics", url, limit, "set election.authority")
         self._url = url
         self._token = token
         self._tls = ssl.create_default_context(cafile=authority)
@@ -214,6 +214,6 @@ def read_standing(page: bytes) -> Standing:
     leads, started = _STATUS.search(page), _STARTED.search(page)
     if leads is None:
         limit = "`leader_election_master_status`, which one that takes part in an election has"
-        step = "start kube-scheduler with leaderElect, or set leader.follow to always"
+        step = "start kube-scheduler with leaderElect, or this program with --leader always"
         raise UsageError("kube-scheduler's metrics", "nothing of an election", limit, step)
     return Standing(float(leads[1]) == 1.0, float(started[1]) if started else 0.0)

@@ -52,7 +52,7 @@ def run(given: Sequence[str]) -> int:
         log.error("settings", error=str(error))
         return 2
     configure_logs(settings.log_level)
-    log.info("starting", version=__version__, leader=settings.leader.follow)
+    log.info("starting", version=__version__, leader=settings.leader)
     gc.freeze()  # what is loaded by now stays: no pause to look for garbage among it
     try:
         return asyncio.run(_until_ended(settings))
@@ -120,15 +120,15 @@ async def _bound(serving: Coroutine[object, object, None], section: str, port: i
 
 
 def _leader(settings: Settings, config: SingleConfig, client: Client, open_: AsyncExitStack) -> Leader:
-    leader = settings.leader
-    if leader.follow == "always":
+    election = settings.election
+    if settings.leader == "always":
         return Always()
     lease = lease_of(settings)
-    authority = Path(leader.authority) if leader.authority else None
-    page = MetricsPage(leader.metrics, authority, _token(leader.token_file, config))
+    authority = Path(election.authority) if election.authority else None
+    page = MetricsPage(election.metrics, authority, _token(election.token_file, config))
     open_.push_async_callback(page.close)
-    host = leader.host or os.environ.get(POD_NAME) or socket.gethostname()
-    return Follow(page.ask, client, lease, SystemClock(), host=host, every_s=leader.every_seconds)
+    host = election.host or os.environ.get(POD_NAME) or socket.gethostname()
+    return Follow(page.ask, client, lease, SystemClock(), host=host, every_s=election.every_seconds)
 
 
 def _token(path: str, config: SingleConfig) -> Callable[[], str]:

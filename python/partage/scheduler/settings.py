@@ -45,13 +45,9 @@ class ExtenderSettings(Section, frozen=True, kw_only=True):
     tls: TlsSettings = TlsSettings()
 
 
-class LeaderSettings(Section, frozen=True, kw_only=True):
-    """When these books are the ones that count."""
+class ElectionSettings(Section, frozen=True, kw_only=True):
+    """How it is known whether the kube-scheduler beside this program leads; not read with `leader: always`."""
 
-    follow: Annotated[
-        Literal["follow", "always"],
-        key("follow: while the kube-scheduler beside this program leads; always: it runs without election."),
-    ] = "follow"
     metrics: Annotated[str, key("Where that kube-scheduler tells so.")] = "https://127.0.0.1:10259/metrics"
     authority: Annotated[str, key("What signs its certificate, PEM; empty: its own, on the loopback interface.")] = ""
     token_file: Annotated[str, key("Token to ask it with; empty: the service account's, or the kubeconfig's.")] = ""
@@ -102,7 +98,11 @@ class Settings(Section, frozen=True, kw_only=True):
     log_level: Annotated[Literal["debug", "info", "warning", "error"], key("The least that is logged.")] = "info"
     placed_events: Annotated[bool, key("Tell of every placed pod by an event, as many as there is room for.")] = True
     extender: ExtenderSettings = ExtenderSettings()
-    leader: LeaderSettings = LeaderSettings()
+    leader: Annotated[
+        Literal["follow", "always"],
+        key("When these books count. follow: while that kube-scheduler leads; always: it runs without election."),
+    ] = "follow"
+    election: ElectionSettings = ElectionSettings()
     books: BooksSettings = BooksSettings()
     ask: AskSettings = AskSettings()
     metrics: MetricsSettings = MetricsSettings()
@@ -155,9 +155,9 @@ def is_loopback(address: str) -> bool:
 
 def lease_of(settings: Settings) -> tuple[str, str]:
     """Return the Lease's namespace and name; raises UsageError."""
-    namespace, _, name = settings.leader.lease.partition("/")
+    namespace, _, name = settings.election.lease.partition("/")
     if not (namespace and name) or "/" in name:
-        raise UsageError("leader.lease", f"'{settings.leader.lease}'", "accepted: namespace/name", LAYOUT.step)
+        raise UsageError("election.lease", f"'{settings.election.lease}'", "accepted: namespace/name", LAYOUT.step)
     return namespace, name
 
 

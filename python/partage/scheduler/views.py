@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import msgspec
-from lightkube.core.resource import ApiInfo, GlobalResource, NamespacedResource, NamespacedResourceG  # noqa: TC002 -- msgspec reads annotations at run time
+from lightkube.core.resource import ApiInfo, GlobalResource, NamespacedResource, NamespacedResourceG
 from lightkube.resources.coordination_v1 import Lease
 from lightkube.resources.core_v1 import Node, Pod
 
@@ -66,7 +66,7 @@ class PodStatusView(msgspec.Struct, frozen=True, rename="camel"):
 class WatchedPod(PodView, NamespacedResourceG, frozen=True):
     """A pod."""
 
-    _api_info: ClassVar[ApiInfo] = Pod._api_info  # noqa: SLF001 -- how lightkube knows a class's path
+    _api_info: ClassVar[ApiInfo] = Pod._api_info  # type: ignore[misc]  # noqa: SLF001 -- lightkube's
 
     metadata: WatchedMeta = WatchedMeta()
     status: PodStatusView = PodStatusView()
@@ -119,7 +119,7 @@ class NodeStatusView(msgspec.Struct, frozen=True):
 class WatchedNode(msgspec.Struct, GlobalResource, frozen=True):
     """A node."""
 
-    _api_info: ClassVar[ApiInfo] = Node._api_info  # noqa: SLF001
+    _api_info: ClassVar[ApiInfo] = Node._api_info  # type: ignore[misc]  # noqa: SLF001
 
     metadata: WatchedMeta = WatchedMeta()
     status: NodeStatusView = NodeStatusView()
@@ -150,6 +150,6 @@ class LeaseSpecView(msgspec.Struct, frozen=True, rename="camel"):
 class LeaseView(msgspec.Struct, NamespacedResource, frozen=True):
     """A lease."""
 
-    _api_info: ClassVar[ApiInfo] = Lease._api_info  # noqa: SLF001
+    _api_info: ClassVar[ApiInfo] = Lease._api_info  # type: ignore[misc]  # noqa: SLF001
 
     spec: LeaseSpecView = LeaseSpecView()
