@@ -242,9 +242,7 @@ class Site:
         flags += [f"--authentication-kubeconfig={self.kubeconfig}", f"--authorization-kubeconfig={self.kubeconfig}"]
         log = self.directory / "logs" / f"kube-scheduler-{name}.log"
         argv = [self.cluster.binaries["kube-scheduler"], *flags]
-        return Process(
-            f"kube-scheduler-{name}", argv, log, self.directory, {"TMPDIR": os.environ.get("TMPDIR", "/tmp")}
-        )
+        return Process(f"kube-scheduler-{name}", argv, log, self.directory)
 
     def _through(self, name: str, server: str) -> Path:
         config = json.loads(self.kubeconfig.read_text())

@@ -265,8 +265,9 @@ class ApiServer:
 
 
 def _plural(obj: Object) -> str:
+    """Return the word for it in paths; empty for a status, which any watch may get."""
     kind = str(obj.get("kind", "")).lower()
-    return f"{kind}s" if kind else ""
+    return f"{kind}s" if kind not in {"", "status"} else ""
 
 
 def _merged(obj: Any, patch: Any) -> Any:
