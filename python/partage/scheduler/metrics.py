@@ -132,7 +132,7 @@ class Promised:
 
 def state_families(reign: Reign | None, problem: str, reserved: int) -> list[Metric]:
     """Return the families of the present term; None: this replica does not lead, for the reason in `problem`."""
-    leads = {} if reign is None else {"problem": problem} if problem else {}
+    leads = {"problem": problem} if reign is None and problem else {}
     found = [
         family("partage_build_info", "gauge", "The scheduler's version.", [({"version": __version__}, 1)]),
         family("partage_scheduler_leader", "gauge", "1 where these books count.", [(leads, reign is not None)]),

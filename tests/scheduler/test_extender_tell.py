@@ -1,0 +1,140 @@
+"""We test these aspects of what is told on a pod: a code and how many nodes lack what, which node comes nearest; one
+write while it waits for the same reason, one more when it is placed, none where it never waited (K24 C173)."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from partage.model import names
+from partage.scheduler.tell import AGAIN_S, REFRESH_S, Subject
+from tests.cluster.scheduling import node
+from tests.scheduler.extending import Desk
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+GIB = 1 << 30
+
+
+@asynccontextmanager
+async def told(desk: Desk) -> AsyncIterator[None]:
+    running = asyncio.ensure_future(desk.tell.run())
+    try:
+        yield
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def written(desk: Desk) -> list[dict[str, Any]]:
+    for _ in range(20):
+        await asyncio.sleep(0)
+    return [body["status"]["conditions"][0] for body in desk.api.writes if "status" in body]
+
+
+def small_cluster() -> Desk:
+    return Desk(node("a", memory=16 * GIB), node("b", memory=24 * GIB), node("c", memory=20 * GIB))
+
+
+def test_k24_c173_a_pod_that_waits_carries_code_counts_and_the_nearest_node() -> None:
+    async def play() -> None:
+        desk = small_cluster()
+        async with told(desk):
+            desk.filter(desk.pod("p", memory=40_960))
+            (condition,) = await written(desk)
+        assert (condition["type"], condition["status"]) == (names.CONDITION_PLACED, "False")
+        assert condition["reason"] == "CardInsufficientMemory"
+        said = "3 nodes CardInsufficientMemory; b comes nearest: 40 GiB asked, 24 GiB there; "
+        assert condition["message"].startswith(said)
+        assert desk.api.writes[0]["metadata"] == {"uid": "uid-p"}
+
+    asyncio.run(play())
+
+
+def test_the_same_reason_again_is_not_written_again_until_its_numbers_are_old() -> None:
+    async def play() -> None:
+        desk = small_cluster()
+        pod = desk.pod("p", memory=40_960)
+        async with told(desk):
+            for _ in range(50):
+                desk.filter(pod)
+            assert len(await written(desk)) == 1
+            desk.clock.time += REFRESH_S
+            desk.filter(pod)
+            assert len(await written(desk)) == 2
+        assert desk.tell.refusals == {"CardInsufficientMemory": 51}
+
+    asyncio.run(play())
+
+
+def test_another_reason_is_written_after_a_while() -> None:
+    async def play() -> None:
+        desk = small_cluster()
+        async with told(desk):
+            desk.filter(desk.pod("p", memory=40_960))
+            desk.filter(desk.pod("p", memory=40_960, cards=9))
+            assert len(await written(desk)) == 1
+            desk.clock.time += AGAIN_S
+            desk.filter(desk.pod("p", memory=1000, cards=9))
+            last = (await written(desk))[-1]
+        assert last["reason"] != "CardInsufficientMemory"
+
+    asyncio.run(play())
+
+
+def test_a_pod_that_is_placed_at_once_costs_no_write() -> None:
+    async def play() -> None:
+        desk = small_cluster()
+        async with told(desk):
+            pod = desk.pod("p", memory=1000)
+            assert await desk.bind(pod, desk.choose(pod)) == ""
+            assert await written(desk) == []
+
+    asyncio.run(play())
+
+
+def test_a_pod_that_waited_is_told_that_it_is_placed() -> None:
+    async def play() -> None:
+        desk = small_cluster()
+        pod = desk.pod("p", memory=20_480)
+        async with told(desk):
+            assert desk.filter(pod, ["a"]) == []  # 16 GiB a card
+            assert len(await written(desk)) == 1
+            assert await desk.bind(pod, desk.choose(pod)) == ""
+            conditions = await written(desk)
+        assert [one["status"] for one in conditions] == ["False", "True"]
+        assert conditions[-1]["reason"] == "Placed"
+        assert "bound to node" in conditions[-1]["message"]
+
+    asyncio.run(play())
+
+
+def test_a_pod_without_meaning_is_told_all_that_is_wrong() -> None:
+    async def play() -> None:
+        desk = small_cluster()
+        pod = desk.pod("p")
+        wrong = {"nvidia.com/gpumem": "a lot", "nvidia.com/gpucores": "700"}
+        pod["spec"]["containers"][0]["resources"]["limits"] |= wrong
+        async with told(desk):
+            desk.filter(pod)
+            (condition,) = await written(desk)
+        assert condition["reason"] == "InvalidRequest"
+        assert "a lot" in condition["message"]
+        assert "700" in condition["message"]
+
+    asyncio.run(play())
+
+
+def test_what_a_pod_was_told_before_this_term_is_turned_too() -> None:
+    async def play() -> None:
+        desk = small_cluster()
+        pod = desk.pod("p", memory=1000)
+        async with told(desk):
+            desk.tell.waits_already(Subject("uid-p", "default", "p"), "CardInsufficientMemory")
+            assert await desk.bind(pod, desk.choose(pod)) == ""
+            (condition,) = await written(desk)
+        assert condition["status"] == "True"
+
+    asyncio.run(play())
