@@ -41,6 +41,7 @@ class Code(enum.StrEnum):
     NODE_UNREADABLE = "NodeDevicesUnreadable"
     NODE_NOT_READY = "NodeNotReady"
     NODE_UNKNOWN = "NodeUnknown"
+    NODE_CHANGED = "NodeChanged"
     BACKEND = "BackendNotSupported"
     POD_TOO_LARGE = "PodTooLarge"
 
@@ -174,6 +175,11 @@ _ALL: Final = (
         Code.NODE_UNKNOWN,
         "the scheduler has not seen the node yet",
         "wait a moment; see that the scheduler may watch nodes",
+    ),
+    Reason(
+        Code.NODE_CHANGED,
+        "the node could not take the pod and can now",
+        "wait: the scheduler tries again by itself",
     ),
     Reason(
         Code.BACKEND,

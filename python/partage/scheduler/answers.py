@@ -93,14 +93,17 @@ class Unfit:
 
 @dataclass(frozen=True, slots=True)
 class Filtered:
-    """`fitting`: every node asked about that takes the pod, in the order of the question; `refused`: the others."""
+    """`fitting`: every node asked about that takes the pod, in the order of the question; `refused`: the others.
+
+    Why a node refuses is worked out when it is looked at: to be read before the books change.
+    """
 
     fitting: list[str]
     refused: Mapping[str, Unfit]
 
     def counts(self) -> dict[Code, int]:
         """Return how many nodes are refused for what, most first; each node counts once."""
-        return dict(Counter(unfit.code for unfit in self.refused.values()).most_common())
+        return dict(count_codes(self.refused.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,5 +144,6 @@ class Verdicts:
 
 
 def count_codes(unfits: Iterable[Unfit | None]) -> list[tuple[Code, int]]:
-    """Return code -> how many, most first."""
-    return Counter(unfit.code for unfit in unfits if unfit is not None).most_common()
+    """Return each code with how many nodes are refused for it, most first, then by the code."""
+    counts = Counter(unfit.code for unfit in unfits if unfit is not None)
+    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))

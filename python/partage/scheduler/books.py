@@ -8,6 +8,7 @@ not fit (ShareRefused), or a grant is asked for that was never promised (GrantEr
 
 from __future__ import annotations
 
+from bisect import insort
 from typing import TYPE_CHECKING, Final, Protocol
 
 from partage.model.errors import GrantError
@@ -17,8 +18,9 @@ from partage.scheduler.answers import Filtered, NodeVerdict, Placement, Unfit, V
 from partage.scheduler.cards import Kinds, NodeState, PodUse
 from partage.scheduler.fits import card_verdicts, fit_plan, fits, plan_of
 from partage.scheduler.granting import grant_of
+from partage.scheduler.index import Index, Refusals, unique
 from partage.scheduler.plan import Defaults
-from partage.scheduler.rank import node_key, steps
+from partage.scheduler.rank import rank_key, steps
 from partage.scheduler.reservations import Reservation, Reservations
 
 if TYPE_CHECKING:
@@ -54,6 +56,7 @@ class Books:
         self._at: dict[str, str] = {}  # pod -> node on which it is counted
         self._reservations = Reservations()
         self._claims: set[str] = set()
+        self._index = Index(self._nodes)
         self.promises: Promises | None = None
 
     # ---- what the API says ----
@@ -61,6 +64,7 @@ class Books:
     def set_node(self, node: NodeFacts) -> None:
         """Take over a node as it is now."""
         self._node(node.name).set_facts(node)
+        self._index.changed(node.name)
 
     def drop_node(self, name: str) -> None:
         """Forget a node that is gone; what its pods have is remembered as long as the pods are."""
@@ -70,6 +74,7 @@ class Books:
         state.set_facts(None)
         if not state.pods:
             del self._nodes[name]
+        self._index.changed(name)
 
     def set_pod(self, pod: PodFacts) -> None:
         """Take over a pod as it is now; once it is bound or finished, that counts and no reservation."""
@@ -95,25 +100,30 @@ class Books:
     def filter(self, ask: PodAsk, names: Sequence[str] | None = None) -> Filtered:
         """Return which of these nodes (None: of all) take the pod, and why the others do not; promises nothing."""
         plan = plan_of(ask.shape, self._defaults)
-        fitting, refused = [], {}
-        for name in self._nodes if names is None else dict.fromkeys(names):
+        entry = self._index.entry(plan)
+        asked = list(self._nodes) if names is None else names if len(set(names)) == len(names) else unique(names)
+        fitting, known = entry.fitting, {}
+        for name in self._own_nodes(ask.uid):  # there it does not stand in its own way
             found = self._fit(ask, name)
             if isinstance(found, Unfit):
-                refused[name] = found
-            else:
-                fitting.append(name)
-        del plan
-        return Filtered(fitting, refused)
+                known[name] = found
+            if isinstance(found, Placement) is not (name in fitting):
+                fitting = fitting ^ {name}
+        passed = [name for name in asked if name in fitting]
+        return Filtered(passed, Refusals(entry, self._nodes, asked, fitting, known))
 
     def rank(self, ask: PodAsk, names: Sequence[str]) -> list[tuple[str, int]]:
         """Return those of these nodes that fit with 0 to 10 points, the best, which alone has 10, first."""
         plan = plan_of(ask.shape, self._defaults)
-        keys = {}
-        for name in names:
-            found = self._fit(ask, name)
-            if isinstance(found, Placement):
-                keys[name] = node_key(self._nodes[name].without(self._own(ask.uid)), plan, found)
-        return steps(sorted(keys, key=lambda name: (keys[name], name)))
+        wanted = set(names)
+        order = self._index.entry(plan).ranked(self._nodes)
+        own = self._own_nodes(ask.uid)
+        if own:
+            order = [key for key in order if key[-1] not in own]
+            for name in own:
+                if isinstance(self._fit(ask, name), Placement):
+                    insort(order, rank_key(self._nodes[name].without(self._own(ask.uid)), plan))
+        return steps([name for *_, name in order if name in wanted])
 
     def why(self, ask: PodAsk) -> Verdicts:
         """Return what every node and every card says to the pod."""
@@ -226,6 +236,10 @@ class Books:
             return Unfit(name, Code.NODE_UNKNOWN)
         return fits(state, ask.shape, without=self._own(ask.uid), defaults=self._defaults)
 
+    def _own_nodes(self, uid: str) -> set[str]:
+        """Return where a pod itself is counted."""
+        return {self._at[own] for own in self._own(uid) if own in self._at}
+
     def _own(self, uid: str) -> tuple[str, ...]:
         """Return under what a pod itself is counted: it does not stand in its own way."""
         return (uid, _claim_of(uid)) if uid in self._claims else (uid,)
@@ -244,9 +258,11 @@ class Books:
             state.remove(uid)
             if state.facts is None and not state.pods:
                 del self._nodes[before]
+            self._index.changed(before)
         if use is not None:
             self._node(node).add(uid, use)
             self._at[uid] = node
+            self._index.changed(node)
 
 
 def _claim_of(uid: str) -> str:

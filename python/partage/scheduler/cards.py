@@ -98,6 +98,18 @@ class PodUse:
     priority: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class NodeUse:
+    """What is used of all cards of one vendor on a node, and what there is: seats, permille, bytes."""
+
+    seats: int
+    cores: int
+    memory: int
+    all_seats: int
+    all_cores: int
+    all_memory: int
+
+
 class Kinds:
     """Kinds and link matrices that are alike are one object: there are few, and what is known of it is kept with it."""
 
@@ -141,6 +153,7 @@ class NodeState:
         "shared",
         "tenants",
         "topologies",
+        "uses",
         "uuids",
     )
 
@@ -159,6 +172,7 @@ class NodeState:
         self.tenants: list[int] = []
         self.closed: dict[str, str] = {}
         self.seats_used: dict[str, int] = {}
+        self.uses: dict[str, NodeUse] = {}  # by vendor, until something changes
 
     def set_facts(self, facts: NodeFacts | None) -> None:
         """Take over what is known of the node now."""
@@ -181,6 +195,7 @@ class NodeState:
         self.tenants = [0] * len(self.kinds)
         self.closed = {}
         self.seats_used = {}
+        self.uses.clear()
         for use in (*self.pods.values(), *self._safe().values()):
             self._count(use, 1)
 
@@ -203,6 +218,7 @@ class NodeState:
             self._count(use, -1)
 
     def _count(self, use: PodUse, sign: int) -> None:
+        self.uses.clear()
         for uuid, need in use.need.items():
             at = self.place.get(uuid)
             if at is not None:
@@ -248,6 +264,22 @@ class NodeState:
         for uid in uids:
             copy.remove(uid)
         return copy
+
+    def use(self, backend: str) -> NodeUse:
+        """Return what is used of all cards of one vendor."""
+        found = self.uses.get(backend)
+        if found is None:
+            at = [at for at, kind in enumerate(self.kinds) if kind.backend == backend]
+            seats, memory = sum(self.kinds[one].seats for one in at), sum(self.kinds[one].line for one in at)
+            found = self.uses[backend] = NodeUse(
+                seats - sum(self.seats[one] for one in at),
+                CORES_MAX * len(at) - sum(self.cores[one] for one in at),
+                memory - sum(self.memory[one] for one in at),
+                seats,
+                CORES_MAX * len(at),
+                memory,
+            )
+        return found
 
     @property
     def empty(self) -> int:

@@ -50,17 +50,24 @@ def fit_plan(node: NodeState, plan: Plan) -> Placement | Unfit:
     if refusal is not None:
         return refusal
     on = [plan.on(kind) for kind in node.kinds]
-    allowed = []
+    masks = []
     for place, want in enumerate(plan.wants):
-        mask = 0
-        for at, kinds in enumerate(on):
-            if node.kinds[at].backend == want.backend and card_refusal(node, plan, place, at, kinds[place]) is None:
-                mask |= 1 << at
+        mask = allowed(node, plan, place)
         if mask.bit_count() < want.count:
             return _too_few(node, plan, place, on)
-        allowed.append(mask)
-    found = Search(node, plan, on, allowed).run()
+        masks.append(mask)
+    found = Search(node, plan, on, masks).run()
     return found if isinstance(found, Unfit) else _placement(node, plan, on, found)
+
+
+def allowed(node: NodeState, plan: Plan, place: int) -> int:
+    """Return the cards, as a mask, that take one container's share if the pod has no other container."""
+    backend = plan.wants[place].backend
+    mask = 0
+    for at, kind in enumerate(node.kinds):
+        if kind.backend == backend and card_refusal(node, plan, place, at, plan.on(kind)[place]) is None:
+            mask |= 1 << at
+    return mask
 
 
 def node_refusal(  # noqa: PLR0911 -- one code after the other
@@ -84,14 +91,21 @@ def node_refusal(  # noqa: PLR0911 -- one code after the other
         there = min(DEVICES_MAX, sum(kind.backend == want.backend for kind in node.kinds))
         if there < want.count:
             return Unfit(node.name, Code.NODE_CARDS, want.name, asked=want.count, there=there)
-    if facts.seats is not None:
-        for resource, seats in plan.seats.items():
-            there = facts.seats.get(resource, 0)
-            if not there:
-                return Unfit(node.name, Code.NODE_NOT_READY, note=f"kubelet has no {resource}")
-            left = there - node.seats_used.get(resource, 0)
-            if left < seats:
-                return Unfit(node.name, Code.NODE_SEATS, asked=seats, there=max(0, left))
+    return seats_refusal(node, plan)
+
+
+def seats_refusal(node: NodeState, plan: Plan) -> Unfit | None:
+    """Return why kubelet would not let the pod in; None where it would, or where its numbers are not known."""
+    facts = node.facts
+    if facts is None or facts.seats is None:
+        return None
+    for resource, seats in plan.seats.items():
+        there = facts.seats.get(resource, 0)
+        if not there:
+            return Unfit(node.name, Code.NODE_NOT_READY, note=f"kubelet has no {resource}")
+        left = there - node.seats_used.get(resource, 0)
+        if left < seats:
+            return Unfit(node.name, Code.NODE_SEATS, asked=seats, there=max(0, left))
     return None
 
 

@@ -1,0 +1,182 @@
+"""What is known of each shape: which nodes take it, in which order they go, and why the others do not.
+
+The answer for a shape is kept and only asked again of nodes that changed since; a shape not met before, or not for
+long, is asked of all nodes at once by `sweep`. Why a node refuses is worked out when somebody asks. Told by the books
+of every change of a node; a few shapes are kept, those that were asked for last. Cannot fail.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from partage.model.reasons import Code
+from partage.scheduler.answers import Placement, Unfit
+from partage.scheduler.fits import fit_plan
+from partage.scheduler.rank import rank_key
+from partage.scheduler.sweep import Sweep
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Sequence
+
+    from partage.scheduler.cards import NodeState
+    from partage.scheduler.plan import Plan
+    from partage.scheduler.rank import RankKey
+
+SHAPES: Final = 64
+_CHANGES: Final = 4096  # kept; who has missed more asks all nodes again
+_SOME: Final = 64  # nodes that changed: more than so many are asked faster all at once
+
+
+class Entry:
+    """One shape. `fitting`: the nodes that take it."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.fitting: set[str] = set()
+        self.seen = -1  # up to which change
+        self._refused: dict[str, Unfit] = {}
+        self._keys: dict[str, RankKey] = {}
+        self._order: list[RankKey] | None = None
+
+    def all_again(self, fitting: set[str]) -> None:
+        """Take over the nodes that take the shape now; nothing else is known of any."""
+        self.fitting = fitting
+        self._refused.clear()
+        self._keys.clear()
+        self._order = None
+
+    def again(self, nodes: Mapping[str, NodeState], changed: Iterable[str]) -> None:
+        """Ask these nodes again."""
+        for name in changed:
+            self._forget(name)
+            state = nodes.get(name)
+            if state is None:
+                continue
+            found = fit_plan(state, self.plan)
+            if isinstance(found, Unfit):
+                self._refused[name] = found
+            else:
+                self.fitting.add(name)
+                if self._order is not None:
+                    insort(self._order, self._key(state))
+
+    def _forget(self, name: str) -> None:
+        self.fitting.discard(name)
+        self._refused.pop(name, None)
+        key = self._keys.pop(name, None)
+        if key is not None and self._order is not None:
+            del self._order[bisect_left(self._order, key)]
+
+    def refusal(self, state: NodeState) -> Unfit:
+        """Return why a node, which is none of the fitting, refuses."""
+        known = self._refused.get(state.name)
+        if known is None:
+            found = fit_plan(state, self.plan)
+            if isinstance(found, Placement):  # asked for too late: something ended meanwhile
+                return Unfit(state.name, Code.NODE_CHANGED)
+            known = self._refused[state.name] = found
+        return known
+
+    def ranked(self, nodes: Mapping[str, NodeState]) -> list[RankKey]:
+        """Return the fitting nodes in their order, each with its key."""
+        if self._order is None:
+            self._order = sorted(self._key(nodes[name]) for name in self.fitting)
+        return self._order
+
+    def _key(self, state: NodeState) -> RankKey:
+        key = self._keys[state.name] = rank_key(state, self.plan)
+        return key
+
+
+class Index:
+    """Entry by shape."""
+
+    def __init__(self, nodes: Mapping[str, NodeState]) -> None:
+        self._nodes = nodes
+        self._sweep = Sweep()
+        self._stale: set[str] = set()  # nodes that the sweep has not been told of
+        self._changes: list[str] = []
+        self._first = 0  # number of the first change that is kept
+        self._entries: OrderedDict[int, Entry] = OrderedDict()
+
+    def changed(self, name: str) -> None:
+        """Take note that a node came, went, or is another than before."""
+        self._stale.add(name)
+        self._changes.append(name)
+        if len(self._changes) > 2 * _CHANGES:
+            del self._changes[:_CHANGES]
+            self._first += _CHANGES
+
+    def entry(self, plan: Plan) -> Entry:
+        """Return what is known of a shape, as of now."""
+        entry = self._entries.get(id(plan))
+        if entry is None:
+            entry = self._entries[id(plan)] = Entry(plan)
+            if len(self._entries) > SHAPES:
+                self._entries.popitem(last=False)
+        self._entries.move_to_end(id(plan))
+        now = self._first + len(self._changes)
+        if entry.seen != now:
+            missed = self._missed(entry)
+            if missed is None:
+                self._sweep.refresh(self._nodes, self._stale)
+                self._stale.clear()
+                entry.all_again(self._sweep.fitting(plan))
+            else:
+                entry.again(self._nodes, missed)
+            entry.seen = now
+        return entry
+
+    def _missed(self, entry: Entry) -> Collection[str] | None:
+        """Return the nodes that changed since the entry was made; None: too many."""
+        if entry.seen < self._first:
+            return None
+        missed = set(self._changes[entry.seen - self._first :])
+        return missed if len(missed) <= _SOME else None
+
+
+class Refusals(Mapping[str, Unfit]):
+    """Why each of the nodes asked about that do not fit refuses, worked out when it is looked at."""
+
+    def __init__(
+        self,
+        entry: Entry,
+        nodes: Mapping[str, NodeState],
+        asked: Sequence[str],
+        fitting: Collection[str],
+        known: Mapping[str, Unfit],
+    ) -> None:
+        self._entry = entry
+        self._nodes = nodes
+        self._asked = asked
+        self._fitting = fitting
+        self._known = known
+        self._names: dict[str, None] | None = None
+
+    def __getitem__(self, name: str) -> Unfit:
+        if name not in self._all():
+            raise KeyError(name)
+        known = self._known.get(name)
+        if known is not None:
+            return known
+        state = self._nodes.get(name)
+        return Unfit(name, Code.NODE_UNKNOWN) if state is None else self._entry.refusal(state)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+    def _all(self) -> dict[str, None]:
+        if self._names is None:
+            self._names = {name: None for name in self._asked if name not in self._fitting}
+        return self._names
+
+
+def unique(names: Sequence[str]) -> list[str]:
+    """Return each name once, in the order in which they come first."""
+    return list(dict.fromkeys(names))
