@@ -36,7 +36,7 @@ from partage_plugin.safe import SafeMode
 from partage_plugin.sweep import Sweeper
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Collection
     from pathlib import Path
 
     from partage.devices.backend import Backend
@@ -88,6 +88,7 @@ class Agent:
         library: Path,
         clock: Clock | None = None,
         context_of: Callable[[str], int | None] = lambda _: None,
+        cordoned: Callable[[], Collection[str]] = frozenset,
     ) -> None:
         self.cards = Cards()
         self._backend = backend
@@ -115,6 +116,7 @@ class Agent:
         self._minted = Minted(self._clock.now)
         self._resources = PodResources(places.pod_resources, backend.resource)
         self._choices = choices
+        self._cordoned = cordoned
         self._reports = reports
         self.arbiter = Arbiter(places.root, places.locks, self._clock)
         self._sweeper = Sweeper(
@@ -177,10 +179,11 @@ class Agent:
             pods=self._pods,
             reports=self._reports,
             safe=safe if self._choices.safe_mode else None,
+            cordoned=self._cordoned,
             tells_numa=self._choices.tells_numa,
         )
         plugin = DevicePlugin(front)
-        front.on_handed_over = self._seats_changed
+        front.on_handed_over = self._handed_over
         front.clean_up = self._sweeper.sweep
         self.front, self._plugin = front, plugin
         self.registrar = Registrar(
@@ -235,6 +238,12 @@ class Agent:
             finally:
                 changed.cancel()
 
+    def _handed_over(self) -> None:
+        """Look after what changes with a hand-over: seats, and gates of neighbours that could not be written."""
+        self._seats_changed()
+        if self.desk.is_behind:
+            self._sweep_wanted.set()
+
     def _seats_changed(self) -> None:
         """Tell kubelet where a hand-over came or went beside a failed card: else its seats are the same."""
         if any(not card.healthy for card in self.cards.by_uuid.values()):
@@ -265,7 +274,7 @@ class Agent:
             self._sweep_wanted.clear()
             if removed:
                 self._seats_changed()
-            if wanted or removed:
+            if self.desk.mend() or wanted or removed:
                 again = SWEEP_AGAIN_S
             else:
                 again = min(2 * again, SWEEP_EVERY_S) if again < SWEEP_AGAIN_LAST_S else SWEEP_EVERY_S

@@ -21,7 +21,7 @@ from partage_plugin.refusal import Refused
 from partage_plugin.safe import GENERATION
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 
     from partage_plugin.cards import Cards
     from partage_plugin.delivery import Delivery
@@ -63,6 +63,7 @@ class SharesFront:
         pods: Pods,
         reports: Reports,
         safe: SafeMode | None = None,
+        cordoned: Callable[[], Collection[str]] = frozenset,
         tells_numa: bool = True,
     ) -> None:
         self._cards = cards
@@ -76,6 +77,7 @@ class SharesFront:
         self._pods = pods
         self._reports = reports
         self._safe = safe
+        self._cordoned = cordoned
         self._tells_numa = tells_numa
         self.calls = 0  # of kubelet about containers, begun so far
         self.on_handed_over: Callable[[], None] = lambda: None
@@ -173,7 +175,8 @@ class SharesFront:
     def _give_whole_cards(self, pod: Pod) -> None:
         if self._safe is None or not self._safe.applies(pod) or self._has_grant(pod):
             return
-        busy = {share.uuid for held in self._desk.held.values() for share in held.policy.devices}
+        busy = set(self._cordoned())
+        busy |= {share.uuid for held in self._desk.held.values() for share in held.policy.devices}
         for other in self._pods.all():
             promise = None if other.uid == pod.uid or other.is_over else self._grants.promise(other, held=False)
             busy |= set() if promise is None else set(promise.need)
@@ -249,7 +252,7 @@ class SharesFront:
         """Remember from its policies which whole cards a pod without a grant has."""
         if self._safe is None or not self._safe.applies(pod) or self._has_grant(pod):
             return
-        given: dict[str, list[str]] = {}
+        given: dict[str, list[tuple[str, int]]] = {}
         for entry in checkpoint.entries:
             if entry.pod_uid != pod.uid or entry.name is None:
                 continue
@@ -258,9 +261,9 @@ class SharesFront:
             except PartageError:
                 continue
             if policy.is_open and policy.generation == GENERATION:
-                given[entry.container] = [device.uuid for device in policy.devices]
-        if given and all(uuid in self._cards.by_uuid for uuids in given.values() for uuid in uuids):
-            self._grants.give(pod, self._safe.granted(pod.uid, given, self._cards.by_uuid))
+                given[entry.container] = [(device.uuid, device.memory) for device in policy.devices]
+        if given:  # cards that are gone too: what runs on one is not moved, and its next start is refused
+            self._grants.give(pod, self._safe.granted(pod.uid, given))
 
     def _order(self, pod: Pod) -> tuple[int, int, str]:
         try:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final
 
 from lightkube.resources.core_v1 import Pod as KubePod
@@ -22,17 +24,20 @@ if TYPE_CHECKING:
     from partage.kube import Change, Client
 
 FIND_S: Final = 5.0
+GONE_MAX: Final = 4096  # pods of which it is remembered when they went
 
 
 class ClusterPods:
     """Pods by UID. `run` keeps them so."""
 
-    def __init__(self, client: Client, node: str) -> None:
+    def __init__(self, client: Client, node: str, now: Callable[[], float] = time.monotonic) -> None:
         self._client = client
         self._node = node
         self._informer: Informer[KubePod] = Informer(client, KubePod, fields={"spec.nodeName": node})
         self._known: dict[str, tuple[KubePod, Pod]] = {}  # by UID: as the API has it, as we need it
         self._all: tuple[Pod, ...] | None = None  # None: not what they are now
+        self._gone: OrderedDict[str, tuple[str, str, float]] = OrderedDict()  # by UID: namespace, name, when
+        self._now = now
         self._informer.subscribe(self._follow)
 
     async def run(self) -> None:
@@ -84,6 +89,13 @@ class ClusterPods:
             return None
         return found if found.node == self._node else None
 
+    def namesakes(self, namespace: str, name: str, seconds: float) -> frozenset[str]:
+        """Return the UIDs of all pods that had this name here at any time in the last `seconds`."""
+        there = {pod.uid for pod in self.all() if (pod.namespace, pod.name) == (namespace, name)}
+        since = self._now() - seconds
+        gone = {uid for uid, (*whose, at) in self._gone.items() if whose == [namespace, name] and at >= since}
+        return frozenset(there | gone)
+
     async def changes(self) -> AsyncIterator[PodChange]:
         """Yield every change from now on, what is there already first."""
         queue: asyncio.Queue[PodChange] = asyncio.Queue()
@@ -106,6 +118,9 @@ class ClusterPods:
         self._all = None
         if change.kind == "deleted":
             self._known.pop(change.key.uid, None)
+            self._gone[change.key.uid] = (change.key.namespace, change.key.name, self._now())
+            while len(self._gone) > GONE_MAX:
+                self._gone.popitem(last=False)
         else:
             self._known[change.key.uid] = (change.object, pod_of(change.object))
 

@@ -97,11 +97,20 @@ class Owners:
             step = f"kubelet's checkpoint cannot be used ({error.value}): update Partage, or create the pod again"
             raise Refused(AMBIGUOUS, (subject, value, "exactly one of each is needed to tell whose it is", step))
         holder, name = holders[0], minted[0]
+        return Claim(name, await self._only_one_of_name(holder, name), holder.container, len(ids))
+
+    async def _only_one_of_name(self, holder: Holder, name: str) -> Pod:
+        """Return the pod of a name, where no other one had it since the hand-over was minted: a name is no UID."""
+        whose = f"pod {holder.namespace}/{holder.pod}"
         pod = await self._pods.find(holder.namespace, holder.pod)
-        if pod is None:
-            whose = f"pod {holder.namespace}/{holder.pod}"
+        if pod is None or await self._pods.wait_for(pod.uid, POD_PATIENCE_S) is None:  # then all before it is known too
             raise Refused(POD_UNKNOWN, (whose, "not known to the API server", "needed for its grant", "create it anew"))
-        return Claim(name, pod, holder.container, len(ids))
+        others = set(self._pods.namesakes(holder.namespace, holder.pod, self._minted.age(name))) - {pod.uid}
+        if others:
+            value = f"{len(others) + 1} pods had this name since kubelet asked: {', '.join(sorted({*others, pod.uid}))}"
+            limit = "without kubelet's checkpoint it cannot be told which of them starts"
+            raise Refused(AMBIGUOUS, (whose, value, limit, "delete the pod and let its controller make a new one"))
+        return pod
 
 
 def pods_of(claims: Iterable[Claim]) -> list[Pod]:

@@ -90,6 +90,9 @@ class Pods(Protocol):
     async def find(self, namespace: str, name: str) -> Pod | None:
         """Ask the API server now for the pod of this name; None where there is none or it does not answer."""
 
+    def namesakes(self, namespace: str, name: str, seconds: float) -> Collection[str]:
+        """Return the UIDs of all pods that had this name here at any time in the last `seconds`."""
+
     def changes(self) -> AsyncIterator[PodChange]:
         """Yield every change from now on, until closed; changes of one pod may be told as one."""
 

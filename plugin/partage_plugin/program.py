@@ -133,6 +133,7 @@ class _World:
             library=Path(settings.library) if settings.library else libraries.find_library(),
             clock=clock,
             context_of=context_of if driver is not None else lambda _: None,
+            cordoned=lambda: self._node.cordoned,
         )
         self._node = NodeWriter(
             settings.node, KubeNode(client, settings.node), self.agent.cards, clock, say=self._say, safe=self._safe

@@ -8,6 +8,7 @@ the node's annotation; where they raced us, the sum of grants refuses the later 
 from __future__ import annotations
 
 import time
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from partage.model import ShareClass, hami_twin, names
@@ -54,11 +55,16 @@ class SafeMode:
             raise Refused(NO_CARD, (f"pod {pod.full_name}", value, limit, step))
         given = iter(free)
         return self.granted(
-            pod.uid, {name: [next(given) for _ in range(count)] for name, count in wanted.items() if count}, cards
+            pod.uid,
+            {
+                name: [(uuid, cards[uuid].physical) for uuid in islice(given, count)]
+                for name, count in wanted.items()
+                if count
+            },
         )
 
-    def granted(self, uid: str, given: Mapping[str, Collection[str]], cards: Mapping[str, Card]) -> Grant:
-        """Return the grant that says that the containers of a pod have these whole cards."""
+    def granted(self, uid: str, given: Mapping[str, Collection[tuple[str, int]]]) -> Grant:
+        """Return the grant that says that the containers of a pod have these whole cards, each with its memory."""
         return Grant(
             v=1,
             uid=uid,
@@ -71,17 +77,17 @@ class SafeMode:
                     share_class=ShareClass.BURST,
                     priority=1,
                     mode="whole",
-                    shares=tuple(self._share(uuid, cards) for uuid in uuids),
+                    shares=tuple(self._share(uuid, memory) for uuid, memory in cards),
                 )
-                for name, uuids in given.items()
+                for name, cards in given.items()
             },
         )
 
-    def _share(self, uuid: str, cards: Mapping[str, Card]) -> GrantShare:
+    def _share(self, uuid: str, memory: int) -> GrantShare:
         return GrantShare(
             backend=self._backend,
             uuid=uuid,
-            memory=cards[uuid].physical,
+            memory=memory,
             cores=_WHOLE,
             ceiling=_WHOLE,
             weight=_WHOLE,

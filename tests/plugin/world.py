@@ -83,6 +83,7 @@ class PodList:
         self._queues: list[asyncio.Queue[PodChange]] = []
         self._told = asyncio.Condition()
         self.unreachable = False
+        self.ever: list[Pod] = []
 
     @property
     def is_synced(self) -> bool:
@@ -108,6 +109,9 @@ class PodList:
     async def find(self, namespace: str, name: str) -> Pod | None:
         return next((pod for pod in self.pods.values() if (pod.namespace, pod.name) == (namespace, name)), None)
 
+    def namesakes(self, namespace: str, name: str, seconds: float) -> set[str]:
+        return {pod.uid for pod in self.ever if (pod.namespace, pod.name) == (namespace, name)}
+
     async def changes(self) -> AsyncIterator[PodChange]:
         queue: asyncio.Queue[PodChange] = asyncio.Queue()
         self._queues.append(queue)
@@ -120,6 +124,7 @@ class PodList:
     async def put(self, pod: Pod) -> Pod:
         async with self._told:
             self.pods[pod.uid] = pod
+            self.ever.append(pod)
             self._told.notify_all()
         for queue in self._queues:
             queue.put_nowait(PodChange(pod))
@@ -238,6 +243,7 @@ class World:
         self.pods = PodList()
         self.told = Told()
         self.watch = Watched()
+        self.cordoned: set[str] = set()
 
     def make(self, **choices: Any) -> Agent:
         return Agent(
@@ -248,6 +254,7 @@ class World:
             reports=self.told,
             watch=self.watch,
             library=self.library,
+            cordoned=lambda: self.cordoned,
         )
 
     @asynccontextmanager

@@ -13,6 +13,7 @@ import contextlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
+import msgspec
 import structlog
 
 from partage.model import DeviceError, PolicyError, format_memory
@@ -46,6 +47,9 @@ MODE: Final = "ModeNotEnforced"
 NOT_READY: Final = "DeviceNotReady"
 NOT_WRITTEN: Final = "HandOverNotWritten"
 MOVED: Final = "ResizeMovesCards"
+OF_ANOTHER: Final = "HandOverOfAnother"
+
+_SLICED: Final = frozenset({"mig", "vendor"})
 
 log = structlog.get_logger("partage.handover")
 
@@ -132,6 +136,7 @@ class Desk:
 
     async def hand_over(self, claim: Claim) -> Held:
         """Open a hand-over for its container; raises Refused. Asking again for the same is no change."""
+        self._check_owner(claim)
         grant = self._grants.of(claim.pod)
         part = self._part(claim, grant)
         enforcement = self._enforcement(part, f"container {claim.container!r} of {claim.pod.full_name}")
@@ -143,6 +148,17 @@ class Desk:
             return self._open(claim, grant, part, edits, enforcement)
         finally:
             del self._reserved[request]
+
+    def _check_owner(self, claim: Claim) -> None:
+        """Refuse a hand-over that was opened for another pod: it never changes hands, whatever names say."""
+        held = self._held.get(claim.name)
+        if held is not None and held.pod_uid not in {"", claim.pod.uid}:
+            whose, limit = (
+                f"pod {held.pod_uid}, container {held.container!r}",
+                "a hand-over is one container's for ever",
+            )
+            step = "kubelet asks again; delete the pod if this stays"
+            raise Refused(OF_ANOTHER, (f"hand-over {claim.name} for {claim.pod.full_name}", f"of {whose}", limit, step))
 
     def _part(self, claim: Claim, grant: Grant) -> ContainerGrant:
         subject = f"container {claim.container!r} of {claim.pod.full_name}"
@@ -197,7 +213,15 @@ class Desk:
         return found
 
     def _enforcement(self, part: ContainerGrant, subject: str) -> Enforcement:
-        """Return what will hold its limits; raises Refused for a mode that the backend cannot hold."""
+        """Return what will hold its limits; raises Refused for a mode that the backend cannot hold.
+
+        A slice is of the hardware: where nothing makes one, the container would have the card and not its part.
+        """
+        sliced = next((share for share in part.shares if share.slice is not msgspec.UNSET), None)
+        if sliced is not None and part.mode not in _SLICED:
+            value = f"a slice of {sliced.uuid} in mode {part.mode}"
+            limit = f"slices are of the modes {', '.join(sorted(_SLICED))}"
+            raise Refused(MODE, (subject, value, limit, "place the pod anew, without a slice or in such a mode"))
         try:
             return self._backend.enforcement(part.mode)
         except DeviceError as error:
@@ -237,14 +261,38 @@ class Desk:
             raise Refused(NOT_WRITTEN, error) from error
         if claim.name in self._held and self._store.ledger_inode(claim.name) != ledger:
             self._watch.remove(claim.name)  # what its tenant spoilt was made anew: nobody runs under the old one
+        is_new = claim.name not in self._held
         held = Held(entry, file, written, claim.pod.uid, claim.pod.full_name, claim.container, part, grant.gen)
-        self._take_up(held)
+        ungated = self._take_up(held)
+        if ungated is not None:  # it would launch past the turns of others
+            if is_new:
+                self._take_back(held)
+            raise Refused(NOT_WRITTEN, ungated)
         return held
 
-    def _take_up(self, held: Held) -> None:
+    def _take_back(self, held: Held) -> None:
+        """Close what was opened a moment ago: nobody runs under it."""
+        with contextlib.suppress(PolicyError):
+            held.file.shut()
+        self._drop(held.entry.name)
+        self._cdi.remove(held.entry.name)
+
+    def _take_up(self, held: Held) -> PolicyError | None:
+        """Hold it from now on; return why its gates could not be written."""
         self._held[held.entry.name] = held
-        self._gates.put(held.entry, held.file, held.policy)
+        ungated = self._gates.put(held.entry, held.file, held.policy)
         self._watch.add(held.entry)
+        return ungated
+
+    def mend(self) -> bool:
+        """Try again to write gates that could not be written; return whether some still cannot."""
+        self._gates.mend()
+        return self.is_behind
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether some container has other gates than it should."""
+        return self._gates.behind > 0
 
     def adopt(self, name: str, *, pod_uid: str, pod: str, container: str) -> Held | None:
         """Go on with an open hand-over whose pod or grant is not known: what runs keeps the limits it has.

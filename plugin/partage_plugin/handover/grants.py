@@ -70,7 +70,8 @@ class Grants:
     def promise(self, pod: Pod, *, held: bool) -> Promise | None:
         """Return what a pod's grant takes of each card; None where it has no usable one.
 
-        With HAMi's twin alone the pod holds what that says already; of one that cannot be read, each card it names.
+        With HAMi's twin alone the pod comes before all of ours, and holds what that says from when HAMi's plugin gave
+        it; of a twin that cannot be read, each card it names.
         """
         known = self._look(pod)
         if held not in known.promises:
@@ -81,7 +82,8 @@ class Grants:
     def _promise(pod: Pod, known: _Known, *, held: bool) -> Promise | None:
         if known.twin is not None and known.need:
             order = (hami_twin.TERM, 0, pod.uid)
-            return Promise(order, pod.full_name, known.need, held=True, unknown=known.adopted is None)
+            given = pod.phase != "Pending" or pod.annotations.get(hami_twin.BIND_PHASE) == hami_twin.BOUND
+            return Promise(order, pod.full_name, known.need, held=given, unknown=known.adopted is None)
         if isinstance(known.result, Refused):
             return None
         whole = all(container.mode == "whole" for container in known.result.containers.values())

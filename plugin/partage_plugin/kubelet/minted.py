@@ -5,6 +5,7 @@ In memory alone. After a restart of the agent nothing is known, so such a reques
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -29,6 +30,10 @@ class Minted:
     def is_young(self, name: str, seconds: float) -> bool:
         """Whether a name was minted less than `seconds` ago: kubelet may not have written it down yet."""
         return name in self._made and self._now() - self._made[name][1] < seconds
+
+    def age(self, name: str) -> float:
+        """Return the seconds since a name was minted; endless where that is not known."""
+        return self._now() - self._made[name][1] if name in self._made else math.inf
 
     def forget(self, name: str) -> None:
         """Forget a hand-over that was removed."""

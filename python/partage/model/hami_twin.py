@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 ANNOTATION: Final = "hami.io/vgpu-devices-allocated"
+BIND_PHASE: Final = "hami.io/bind-phase"  # what HAMi's plugin says once a pod has its devices:
+BOUND: Final = "success"
 TERM: Final = 0  # of a grant that no scheduler of ours wrote: before all others
 GENERATION: Final = 0
 BACKEND: Final = "nvidia"
