@@ -20,13 +20,13 @@ from aiohttp import ClientSession
 from prometheus_client.parser import text_string_to_metric_families
 
 from partage._version import __version__
+from partage.logs import configure_logs
 from partage.model import DeviceError
 from partage.run.handover import HandOver
 from partage.shm import Policy, PolicyDevice, PolicyFile, create_ledger, create_turns
 from partage_plugin.exposition import CONTENT_TYPE
 from partage_plugin.figures import CardFigures, ContainerFigures, Figures
 from partage_plugin.http import HttpServer
-from partage.logs import configure_logs
 from partage_plugin.metrics import MetricsPage
 from partage_plugin.monitor.reader import Held, Reader
 from partage_plugin.monitor.sampler import EVERY_S, FORGOTTEN_S, STALE_S, Sampler

@@ -154,6 +154,9 @@ def _check_ephemeral(view: PodView, problems: list[Problem]) -> None:
 def _check_kinds(asked: Requested) -> None:
     """Note a container that asks for two kinds of shares: it has one hand-over, which cannot be mounted twice."""
     kinds = asked.named(lambda name: name in KINDS or name in FOREIGN_KINDS or name.startswith(FOREIGN_PREFIX))
+    for vendor in VENDORS:
+        if asked.named(vendor.names.__contains__) and not any(kind in asked for kind in vendor.kinds):
+            kinds.append(vendor.default)  # of which amounts alone ask for one
     if len(kinds) > 1:
         step = "put each into a container of its own"
         asked.problems.append(

@@ -78,10 +78,14 @@ class Selectors:
 
 @dataclass(frozen=True, slots=True)
 class Vendor:
-    """A vendor's table. `kinds`: the resources that count cards or shares; `names`: all that are its; `read`: how."""
+    """A vendor's table. `kinds`: the resources that count cards or shares; `names`: all that are its; `read`: how.
+
+    `default`: the kind of which an amount without a count is.
+    """
 
     name: str
     kinds: tuple[str, ...]
+    default: str
     names: frozenset[str]
     read: Callable[[Requested, Mapping[str, str], AskOptions], Amounts | None]
     selectors: Selectors = Selectors()

@@ -65,6 +65,7 @@ def _slice(asked: Requested) -> Amounts | None:
 VENDOR: Final = Vendor(
     name=BACKEND,
     kinds=(WHOLE, SHARES, SLICE),
+    default=SLICE,
     names=frozenset({WHOLE, SHARES, PERCENTAGE, SLICE, MEMORY, CORES}),
     read=read,
     selectors=Selectors(uuids=("enflame.com/use-gpuuuid",), no_uuids=("enflame.com/nouse-gpuuuid",)),

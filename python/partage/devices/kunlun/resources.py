@@ -53,6 +53,7 @@ def read(asked: Requested, _annotations: Mapping[str, str], _options: AskOptions
 VENDOR: Final = Vendor(
     name=BACKEND,
     kinds=(WHOLE, SLICES),
+    default=SLICES,
     names=frozenset({WHOLE, SLICES, MEMORY}),
     read=read,
     selectors=Selectors(

@@ -66,6 +66,7 @@ def read(asked: Requested, annotations: Mapping[str, str], _options: AskOptions)
 VENDOR: Final = Vendor(
     name=BACKEND,
     kinds=(WHOLE, SHARES),
+    default=SHARES,
     names=frozenset({WHOLE, SHARES, CORES, MEMORY}),
     read=read,
     selectors=Selectors(uuids=("metax-tech.com/use-gpuuuid",), no_uuids=("metax-tech.com/nouse-gpuuuid",)),

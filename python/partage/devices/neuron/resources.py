@@ -37,6 +37,7 @@ def read(asked: Requested, _annotations: Mapping[str, str], _options: AskOptions
 VENDOR: Final = Vendor(
     name=BACKEND,
     kinds=(WHOLE, CORES),
+    default=WHOLE,
     names=frozenset({WHOLE, CORES}),
     read=read,
     selectors=Selectors(uuids=("aws.amazon.com/use-neuron-uuid",), no_uuids=("aws.amazon.com/nouse-neuron-uuid",)),

@@ -188,6 +188,7 @@ def _written(
 VENDOR: Final = Vendor(
     name=BACKEND,
     kinds=KINDS,
+    default=RESOURCE,
     names=NAMES,
     read=read,
     selectors=Selectors(
