@@ -24,7 +24,7 @@ from partage.model import names
 from partage.model.pod import DEFAULT_SCHEDULER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from partage.admission.options import AdmissionOptions
     from partage.devices.ask import Found, Reading
@@ -55,15 +55,18 @@ DISTRIBUTED: Final = frozenset(
 def mutate(pod: PodView, reading: Reading | None, options: AdmissionOptions) -> tuple[dict[str, object], ...]:
     """Return the operations that make the pod as it is to be; `reading` is None where it asks for nothing."""
     patch = Patch()
-    if options.hide_cards:
-        shared = {found.path for found in reading.found if found.ask.backend == NVIDIA} if reading else set()
-        for container, _, path in pod.each():
-            _hide_cards(patch, container, path, alone=bool(shared) and path not in shared)
+    places = {found.path: found for found in reading.found} if reading else {}
+    shared = {path for path, found in places.items() if found.ask.backend == NVIDIA}
     if reading is not None:
         _of_pod(patch, pod, reading, options)
-        for found in reading.found:
+    for container, _, path in pod.each():
+        found = places.get(path)
+        if options.hide_cards:
+            _hide_cards(patch, container, path, alone=bool(shared) and path not in shared)
+        if found is not None:
             _resources(patch, found)
             _environment(patch, pod, found, options)
+        _requests_alone(patch, container, path, found.amounts.written if found else ())
     return tuple(patch.operations)
 
 
@@ -109,9 +112,16 @@ def _resources(patch: Patch, found: Found) -> None:
                     patch.remove(f"{path}/{part}/{pointer(name)}")
             elif not _says(there, name, value) and (part == "limits" or (there is not None and name in there)):
                 patch.put_into(f"{path}/{part}", there, name, str(value))
-    for name, amount in (requests or {}).items():  # the API wants limits of such resources
-        if name in NAMES and name not in found.amounts.written and name not in (limits or ()):
-            patch.put_into(f"{path}/limits", limits, name, str(amount))
+
+
+def _requests_alone(patch: Patch, container: ContainerView, path: str, written: Collection[str]) -> None:
+    """Give amounts that stand in requests alone the limits that the API wants of such resources."""
+    resources = container.resources
+    if resources is None or not resources.requests:
+        return
+    for name, amount in resources.requests.items():
+        if name in NAMES and name not in written and name not in (resources.limits or ()):
+            patch.put_into(f"{path}/resources/limits", resources.limits, name, str(amount))
 
 
 def _says(there: Mapping[str, str | int | float] | None, name: str, value: int) -> bool:
