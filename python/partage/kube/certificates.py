@@ -84,6 +84,7 @@ def make_authority(common: str, now: datetime, life: timedelta) -> Pair:
     made = _builder(name, name, key, now, life)
     made = made.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     made = made.add_extension(usage, critical=True)
+    made = made.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     return _signed(made, key, key)
 
 
@@ -96,6 +97,7 @@ def make_leaf(authority: Pair, names: Sequence[str], now: datetime, life: timede
     made = _builder(_name(names[0]), issuer.subject, key, now, min(life, issuer.not_valid_after_utc - now))
     made = made.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
     made = made.add_extension(x509.SubjectAlternativeName([x509.DNSName(name) for name in names]), critical=False)
+    made = made.add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
     made = made.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
     return _signed(made, key, signer)
 
@@ -110,12 +112,12 @@ def renewed(
     if current is None or not _is_sound(current, names, now):
         authority = make_authority(common, now, lives.authority)
         return Certificates(authority, make_leaf(authority, names, now, lives.leaf), authority.certificate)
-    if current.authority.is_due(now):
-        authority = make_authority(common, now, lives.authority)
-        return Certificates(authority, current.leaf, authority.certificate + _unexpired(current.bundle, now))
     if current.leaf.is_due(now):
         leaf = make_leaf(current.authority, names, now, lives.leaf)
         return Certificates(current.authority, leaf, _unexpired(current.bundle, now))
+    if current.authority.is_due(now):
+        authority = make_authority(common, now, lives.authority)
+        return Certificates(authority, current.leaf, authority.certificate + _unexpired(current.bundle, now))
     return current
 
 
