@@ -44,8 +44,8 @@
 #define ARB_DEADLINE     (100 * ARB_MS) /* a turn's deadline is at most this far off, and moved on half-way */
 #define ARB_GRACE        (2 * ARB_MS)   /* from opening to the first launch: a waiter has to wake */
 #define ARB_GAP_SHORT    (200000)       /* ns: a pause shorter than a hand-over there and back cannot be lent */
-#define ARB_GAP_CHECK                                                                                                  \
-	(2 * ARB_MS)   /* how often a holder of short pauses is looked at, and those that are open together */
+#define ARB_GAP_CHECK    (2 * ARB_MS)  /* how often a holder of short pauses is looked at */
+#define ARB_TOGETHER     (4 * ARB_MS)  /* and those that are open together: their buckets move slowly */
 #define ARB_SPAN                                                                                                       \
 	(3 * ARB_MS) /* whose work comes in pieces no longer than this, between pauses, may run beside its like */
 #define ARB_ROOM   1100 /* permille: those that would use no more than this together get on without turns */

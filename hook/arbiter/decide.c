@@ -80,22 +80,44 @@ static void survey_all(struct arb *arb, uint64_t now)
 		survey(arb->order[rank], rank, now);
 }
 
+/* Closed for want of a right: when it will have one is known, and until then nothing that others do is of use to it. What
+ * it still has in flight it reports itself. */
+static bool has_to_wait(const struct arb_account *a)
+{
+	return !a->turn.open && a->right == ARB_RIGHT_NONE;
+}
+
+/* Somebody could use the device whenever this one does nothing. */
+static bool is_heard(const struct arb_account *a)
+{
+	for (int i = 0; i < a->device->accounts; i++) {
+		const struct arb_account *b = a->device->account[i];
+
+		if (b != a && b->share.gated && (b->recent || b->claim.wants) && !has_to_wait(b))
+			return true;
+	}
+	return false;
+}
+
 /* All that are at work are open beside each other: no beginning and no end changes anything for anybody, and whoever else
  * comes has to ask. */
 static bool all_together(const struct arb_device_state *d)
 {
 	const struct arb_account *h = d->holder;
+	int others = 0;
 
-	if (!h || h->role != ARB_HOLDER || d->active < 2)
+	if (!h || h->role != ARB_HOLDER)
 		return false;
 	for (int i = 0; i < d->accounts; i++) {
 		const struct arb_account *a = d->account[i];
 
-		if (a->share.gated && a != h && (a->recent || a->claim.wants) &&
-		    (!a->turn.open || a->helps || !arb_companions(a, h)))
+		if (!a->share.gated || a == h || !(a->recent || a->claim.wants) || has_to_wait(a))
+			continue;
+		if (!a->turn.open || a->helps || !arb_companions(a, h))
 			return false;
+		others++;
 	}
-	return true;
+	return others > 0;
 }
 
 /* A guaranteed one with a better claim is away, and may come back any moment, or does. What is in flight then, it waits for
@@ -128,7 +150,7 @@ static void describe(struct arb_device_state *d, uint64_t now)
 		t->outstanding_us = awaits_better(a, now) ? ARB_AWAY_US : 0;
 		t->brief = a->role == ARB_BORROWER || arb_distrusted(a, now) || a->share.priority > d->first_priority;
 		t->watched = !d->together &&
-		             (a->role == ARB_BORROWER || (arb_rivals(a) > 0 && !(a->gap && a->gap < ARB_GAP_SHORT)));
+		             (a->role == ARB_BORROWER || (is_heard(a) && !(a->gap && a->gap < ARB_GAP_SHORT)));
 		if (asking && t->deadline < now + ARB_DEADLINE / 2)
 			t->deadline = now + ARB_DEADLINE;
 		else if (a->role == ARB_BORROWER && now >= t->deadline)
@@ -158,7 +180,7 @@ static uint64_t holder_at(const struct arb_device_state *d, uint64_t now)
 
 static uint64_t next_look(const struct arb *arb, const struct arb_device_state *d, uint64_t now)
 {
-	uint64_t at = d->together ? now + ARB_GAP_CHECK : holder_at(d, now);
+	uint64_t at = d->together ? now + ARB_TOGETHER : holder_at(d, now);
 
 	for (int i = 0; i < d->accounts; i++) {
 		const struct arb_account *a = d->account[i];

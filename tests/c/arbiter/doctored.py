@@ -144,6 +144,14 @@ FAULTS = (
         ("20",),
     ),
     Fault(
+        "who pauses rings for those who could not use it",
+        "decide.c",
+        "!a->turn.open && a->right == ARB_RIGHT_NONE;",
+        "false;",
+        "test_arb_shares",
+        ("20",),
+    ),
+    Fault(
         "shares do not change",
         "bucket.c",
         "\t*s = *share;",
