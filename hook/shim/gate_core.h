@@ -157,6 +157,9 @@ void gate_ring(struct gate *g);
 
 uint32_t gate_peers(struct gate *g, int device,
                     uint64_t now); /* that have work in flight, this one too; a little old */
+/* Another process of the container has work in flight: for the arbiter the container goes on, whatever this one begins or
+ * ends. Asked behind the store of `busy_ns`, with full fences, so that of two that begin or end at once one sees the other. */
+bool gate_peers_at_work(const struct gate *g, int device, uint64_t now);
 bool gate_peers_wait(const struct gate_device *d, uint64_t now); /* others wait until this one has nothing in flight */
 void gate_peers_ended(struct gate_device *d, uint64_t now); /* it has nothing */
 void gate_peers_leave(struct gate *g, int device, uint64_t now); /* it has little, where that is so */

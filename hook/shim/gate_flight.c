@@ -163,16 +163,24 @@ void gate_begin(struct gate *g, int device, uint64_t now)
 	d->seen_ns = d->known_ns = now;
 	d->part_ns = 0;
 	store_busy(g, device, now);
-	if (__atomic_load_n(&d->turn->flags, __ATOMIC_SEQ_CST) & PTG_TURN_WATCHED) /* not before it is stored */
+	if (__atomic_load_n(&d->turn->flags, __ATOMIC_SEQ_CST) & PTG_TURN_WATCHED && /* not before it is stored */
+	    !gate_peers_at_work(g, device, now))
+		gate_ring(g);
+}
+
+/* Of several processes that end at once, the last one finds that nobody of the container is at work any more. */
+static void tell_end(struct gate *g, int device, uint64_t now)
+{
+	if (gate_urgent(&g->device[device]) && !gate_peers_at_work(g, device, now))
 		gate_ring(g);
 }
 
 void gate_withdraw(struct gate *g, int device)
 {
+	uint64_t now = vgpu_now_ns();
 	store_busy(g, device, 0);
-	if (gate_urgent(&g->device[device]))
-		gate_ring(g);
-	gate_peers_ended(&g->device[device], vgpu_now_ns());
+	tell_end(g, device, now);
+	gate_peers_ended(&g->device[device], now);
 }
 
 static void end_period(struct gate *g, int device, uint64_t now)
@@ -185,8 +193,7 @@ static void end_period(struct gate *g, int device, uint64_t now)
 	__atomic_store_n(&d->line->flight_ns, d->flight_ns, __ATOMIC_RELAXED);
 	__atomic_store_n(&d->line->idle_ns, end, __ATOMIC_RELAXED);
 	store_busy(g, device, 0);
-	if (gate_urgent(d))
-		gate_ring(g);
+	tell_end(g, device, now);
 	gate_peers_ended(d, now);
 }
 

@@ -14,10 +14,11 @@
  * container alone. */
 #include "gate_core.h"
 
-#define LITTLE_NS 1000000 /* so much is left of who leaves */
-#define QUIET_NS  200000 /* who has launched nothing for so long waits for what it has launched */
-#define RECENT_NS 10000000 /* who waits says so twice as often */
-#define ASK_NS    4000000 /* nothing has ended for so long: does it live? Then after twice as long; a sleep is longer */
+#define LITTLE_NS  1000000 /* so much is left of who leaves */
+#define AT_WORK_NS 50000000 /* work in flight of others that began longer ago does not spare a ring */
+#define QUIET_NS   200000 /* who has launched nothing for so long waits for what it has launched */
+#define RECENT_NS  10000000 /* who waits says so twice as often */
+#define ASK_NS 4000000 /* nothing has ended for so long: does it live? Then after twice as long; a sleep is longer */
 #define PATIENCE_NS UINT64_C(500000000)
 #define COUNT_NS    5000000 /* how old the count of busy processes may be */
 
@@ -65,6 +66,21 @@ uint32_t gate_peers(struct gate *g, int device, uint64_t now)
 		d->peers_at = now;
 	}
 	return d->peers;
+}
+
+/* Work that began long ago may be a dead process's, whose end nobody tells. */
+bool gate_peers_at_work(const struct gate *g, int device, uint64_t now)
+{
+	const struct gate_device *d = &g->device[device];
+	struct vgpu_state *s = vgpu_state();
+	if (!d->common || !s)
+		return false;
+	for (uint32_t i = 0; i < vgpu_slot_high(s->ledger.map); i++) {
+		uint64_t busy = __atomic_load_n(&s->ledger.map->turn[device][i].busy_ns, __ATOMIC_SEQ_CST);
+		if (i != s->slot && busy != 0 && busy + AT_WORK_NS > now)
+			return true;
+	}
+	return false;
 }
 
 /* ---- waiting for each other ---------------------------------------------------------------------------------------------- */

@@ -149,7 +149,7 @@ struct ptg_ledger {
 	uint32_t reserved1[15];
 	/* own cache line */
 	uint32_t
-	        turn_bell; /* futex: +1 when a turn is wanted, or work in flight begins or ends while the turn is watched */
+	        turn_bell; /* futex: +1 when a turn is wanted, or the container's work begins or ends while it is watched */
 	uint32_t reserved6[15];
 	/* own cache line */
 	uint32_t reclaimed; /* slots of dead processes that were given back */

@@ -22,7 +22,7 @@
 #define PTG_PATIENCE_NS  100000000 /* a heartbeat older than this is a dead arbiter's */
 
 /* ptg_turn.flags */
-#define PTG_TURN_WATCHED 1 /* ring the ledger's turn_bell when work in flight begins or ends */
+#define PTG_TURN_WATCHED 1 /* ring the ledger's turn_bell when the container's work in flight begins or ends */
 #define PTG_TURN_SHORT   2 /* keep at most one launch or 1 ms in flight, whichever is more */
 
 struct ptg_turn {

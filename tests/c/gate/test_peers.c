@@ -110,6 +110,27 @@ static void opens(struct table *t, const struct player *p, bool longer)
 	player_ask(&p[1], 's');
 }
 
+/* The arbiter hears of a container when the first of its processes begins and the last ends, and not of those between. The
+ * first one's line is written for it: it has work in flight, and is leaving. */
+static void rings(struct table *t, const struct player *p, bool between)
+{
+	struct ptg_slot_turn *line = table_line(t, p[0].pid, 0), *own = table_line(t, p[1].pid, 0);
+	uint64_t since = between ? table_now() + 1000000 * MS : 0; /* never long ago */
+	TABLE_UNTIL(LOOK(line->busy_ns) == 0 && LOOK(own->busy_ns) == 0);
+	table_watch();
+	uint32_t bell = LOOK(t->ledger->turn_bell);
+	__atomic_store_n(&t->ledger->device[0].peer_leaves, since, __ATOMIC_SEQ_CST);
+	__atomic_store_n(&line->busy_ns, since, __ATOMIC_SEQ_CST);
+	launches(p, 1, 1, MS, 'l');
+	player_ask(&p[1], 's'); /* it is over for the gate too, and behind that the answer comes */
+	CHECK(LOOK(own->busy_ns) == 0, "still busy after the answer");
+	bell = LOOK(t->ledger->turn_bell) - bell - 1; /* once by the player itself, which has launched */
+	CHECK(bell == (between ? 0 : 2), "%s another's work the bell rang %u times", between ? "beside" : "without",
+	      bell);
+	__atomic_store_n(&line->busy_ns, 0, __ATOMIC_SEQ_CST);
+	table_unwatch(1);
+}
+
 /* Who has had its part lets the others go first, and they go on together without an end. */
 static void all_get_on(const struct player *p)
 {
@@ -180,6 +201,8 @@ int main(void)
 	first = table_slot(&t, p[0].pid);
 	for (int round = 0; round < 6; round++)
 		opens(&t, p, round % 2 == 0);
+	for (int round = 0; round < 6; round++)
+		rings(&t, p, round % 2 == 0);
 	one_after_the_other(&t, p);
 	all_get_on(p);
 	stands(&t, p);
