@@ -20,7 +20,7 @@ from partage.scheduler.fits import card_verdicts, fit_plan, fits, plan_of
 from partage.scheduler.granting import grant_of
 from partage.scheduler.index import Index, Refusals, unique
 from partage.scheduler.plan import Defaults
-from partage.scheduler.rank import rank_key, steps
+from partage.scheduler.rank import steps
 from partage.scheduler.reservations import Reservation, Reservations
 
 if TYPE_CHECKING:
@@ -116,14 +116,15 @@ class Books:
         """Return those of these nodes that fit with 0 to 10 points, the best, which alone has 10, first."""
         plan = plan_of(ask.shape, self._defaults)
         wanted = set(names)
-        order = self._index.entry(plan).ranked(self._nodes)
+        entry = self._index.entry(plan)
+        order = entry.ranked(self._nodes)
         own = self._own_nodes(ask.uid)
         if own:
             order = [key for key in order if key[-1] not in own]
             for name in own:
                 if isinstance(self._fit(ask, name), Placement):
-                    insort(order, rank_key(self._nodes[name].without(self._own(ask.uid)), plan))
-        return steps([name for *_, name in order if name in wanted])
+                    insort(order, entry.key(self._nodes[name].without(self._own(ask.uid))))
+        return steps([name for _, name in order if name in wanted])
 
     def why(self, ask: PodAsk) -> Verdicts:
         """Return what every node and every card says to the pod."""

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from partage.model.share import ShareClass
     from partage.scheduler.facts import NodeFacts
 
+SCALE: Final = 1 << 20
 SAFE_MODE: Final = "safe mode: "  # before the UIDs under which its cards are counted
 _TOKEN: Final = re.compile(r"[a-z0-9]+")
 _SIZE: Final = re.compile(r"([0-9]+)gb")
@@ -100,14 +101,12 @@ class PodUse:
 
 @dataclass(frozen=True, slots=True)
 class NodeUse:
-    """What is used of all cards of one vendor on a node, and what there is: seats, permille, bytes."""
+    """What is used of all cards of one vendor on a node, as parts of `SCALE`; `size`: seats, permille, bytes of all."""
 
     seats: int
     cores: int
     memory: int
-    all_seats: int
-    all_cores: int
-    all_memory: int
+    size: tuple[int, int, int]
 
 
 class Kinds:
@@ -142,6 +141,7 @@ class NodeState:
     __slots__ = (
         "closed",
         "cores",
+        "empty_mask",
         "facts",
         "kinds",
         "memory",
@@ -172,7 +172,8 @@ class NodeState:
         self.tenants: list[int] = []
         self.closed: dict[str, str] = {}
         self.seats_used: dict[str, int] = {}
-        self.uses: dict[str, NodeUse] = {}  # by vendor, until something changes
+        self.uses: dict[str, NodeUse] = {}  # by vendor; this and the next until something changes
+        self.empty_mask = -1
 
     def set_facts(self, facts: NodeFacts | None) -> None:
         """Take over what is known of the node now."""
@@ -196,6 +197,7 @@ class NodeState:
         self.closed = {}
         self.seats_used = {}
         self.uses.clear()
+        self.empty_mask = -1
         for use in (*self.pods.values(), *self._safe().values()):
             self._count(use, 1)
 
@@ -219,6 +221,7 @@ class NodeState:
 
     def _count(self, use: PodUse, sign: int) -> None:
         self.uses.clear()
+        self.empty_mask = -1
         for uuid, need in use.need.items():
             at = self.place.get(uuid)
             if at is not None:
@@ -270,22 +273,21 @@ class NodeState:
         found = self.uses.get(backend)
         if found is None:
             at = [at for at, kind in enumerate(self.kinds) if kind.backend == backend]
-            seats, memory = sum(self.kinds[one].seats for one in at), sum(self.kinds[one].line for one in at)
-            found = self.uses[backend] = NodeUse(
-                seats - sum(self.seats[one] for one in at),
-                CORES_MAX * len(at) - sum(self.cores[one] for one in at),
-                memory - sum(self.memory[one] for one in at),
-                seats,
+            size = (
+                sum(self.kinds[one].seats for one in at),
                 CORES_MAX * len(at),
-                memory,
+                sum(self.kinds[one].line for one in at),
             )
+            free = (sum(free[one] for one in at) for free in (self.seats, self.cores, self.memory))
+            used = [(there - left) * SCALE // (there or 1) for there, left in zip(size, free, strict=True)]
+            found = self.uses[backend] = NodeUse(used[0], used[1], used[2], size)
         return found
 
     @property
     def empty(self) -> int:
         """Return the cards, as a mask of places, that are well and on which nobody is."""
-        mask = 0
-        for at, kind in enumerate(self.kinds):
-            if not self.tenants[at] and kind.closed is None:
-                mask |= 1 << at
-        return mask
+        if self.empty_mask < 0:
+            self.empty_mask = sum(
+                1 << at for at, kind in enumerate(self.kinds) if not self.tenants[at] and kind.closed is None
+            )
+        return self.empty_mask

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 from partage.model.reasons import Code
 from partage.scheduler.answers import Placement, Unfit
 from partage.scheduler.fits import fit_plan
-from partage.scheduler.rank import rank_key
-from partage.scheduler.sweep import Sweep
+from partage.scheduler.rank import Ranker
+from partage.scheduler.sweep import Question, Sweep
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -40,13 +40,19 @@ class Entry:
         self._refused: dict[str, Unfit] = {}
         self._keys: dict[str, RankKey] = {}
         self._order: list[RankKey] | None = None
+        self._ranker = Ranker(plan)
 
-    def all_again(self, fitting: set[str]) -> None:
-        """Take over the nodes that take the shape now; nothing else is known of any."""
-        self.fitting = fitting
+    def all_again(self, sweep: Sweep) -> None:
+        """Ask all nodes; nothing that was known before counts."""
+        question = Question(sweep, self.plan)
+        rows = question.fitting()
+        self.fitting = {sweep.names[row] for row in rows}
         self._refused.clear()
         self._keys.clear()
         self._order = None
+        if self.plan.asks_links or self.plan.is_many:  # these numbers are at hand now
+            key = self._ranker.key
+            self._keys = {sweep.names[row]: key(sweep.states[row], question.masks(row)) for row in rows}
 
     def again(self, nodes: Mapping[str, NodeState], changed: Iterable[str]) -> None:
         """Ask these nodes again."""
@@ -61,7 +67,8 @@ class Entry:
             else:
                 self.fitting.add(name)
                 if self._order is not None:
-                    insort(self._order, self._key(state))
+                    key = self._keys[name] = self._ranker.key(state)
+                    insort(self._order, key)
 
     def _forget(self, name: str) -> None:
         self.fitting.discard(name)
@@ -83,12 +90,16 @@ class Entry:
     def ranked(self, nodes: Mapping[str, NodeState]) -> list[RankKey]:
         """Return the fitting nodes in their order, each with its key."""
         if self._order is None:
-            self._order = sorted(self._key(nodes[name]) for name in self.fitting)
+            key, known = self._ranker.key, self._keys
+            for name in self.fitting:
+                if name not in known:
+                    known[name] = key(nodes[name])
+            self._order = sorted(known.values())
         return self._order
 
-    def _key(self, state: NodeState) -> RankKey:
-        key = self._keys[state.name] = rank_key(state, self.plan)
-        return key
+    def key(self, state: NodeState) -> RankKey:
+        """Return by what a node that takes the shape is ordered."""
+        return self._ranker.key(state)
 
 
 class Index:
@@ -124,7 +135,7 @@ class Index:
             if missed is None:
                 self._sweep.refresh(self._nodes, self._stale)
                 self._stale.clear()
-                entry.all_again(self._sweep.fitting(plan))
+                entry.all_again(self._sweep)
             else:
                 entry.again(self._nodes, missed)
             entry.seen = now

@@ -17,7 +17,7 @@ from partage.model.share import CORES_MAX, times_of
 from partage.scheduler.cards import tokens_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from partage.model.ask import CardPolicy, ContainerAsk, NodePolicy, Shape, Wishes
     from partage.model.grant import Mode
@@ -79,12 +79,8 @@ class Plan:
         sidecars = [want for want in self.wants if want.role is Role.SIDECAR]
         #: No two of its containers are ever on a card at the same time, wherever they go: each is by itself.
         self.is_apart = len(self.running) < 2 and not (sidecars and self.inits)
-        #: Nothing but two running containers of one card each, and init containers that are by themselves.
-        self.is_pair = (
-            len(self.running) == 2
-            and all(self.wants[at].count == 1 for at in self.running)
-            and not (sidecars and self.inits)
-        )
+        #: Running containers of one card each, and init containers that are by themselves.
+        self.is_singles = all(self.wants[at].count == 1 for at in self.running) and not (sidecars and self.inits)
         self.seats = seats_of(shape)
         self.grant_bytes = _GRANT + sum(_CONTAINER + len(ask.name) + ask.cards * _SHARE for ask in shape.containers)
         wishes = shape.wishes
@@ -109,15 +105,11 @@ class Plan:
             found = self._kinds[id(kind)] = (kind, [self._on(ask, kind) for ask in self.shape.containers])
         return found[1]
 
-    def amounts(self, kinds: Sequence[CardKind]) -> tuple[int, int, int]:
-        """Return the slots, cores and memory of all its containers on a node with these cards, for scores."""
-        slots = cores = memory = 0
-        for place, want in enumerate(self.wants):
-            kind = next((kind for kind in kinds if kind.backend == want.backend), None)
-            slots += want.count
-            cores += want.count * want.cores
-            memory += 0 if kind is None else want.count * self.on(kind)[place].memory
-        return slots, cores, memory
+    def amounts(self, kind: CardKind | None, place: int) -> tuple[int, int, int]:
+        """Return the slots, cores and memory of one container on cards of this kind, for scores."""
+        want = self.wants[place]
+        memory = 0 if kind is None else want.count * self.on(kind)[place].memory
+        return want.count, want.count * want.cores, memory
 
     def _easiness(self, at: int) -> tuple[int, int, int, int, int]:
         want, ask = self.wants[at], self.shape.containers[at]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from partage.scheduler.cards import SCALE
 from partage.scheduler.choice import Chooser
 from partage.scheduler.fits import allowed
 from partage.scheduler.plan import Key
@@ -16,48 +17,74 @@ from partage.scheduler.plan import Key
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from partage.scheduler.cards import NodeState
+    from partage.scheduler.cards import NodeState, NodeUse
     from partage.scheduler.plan import Plan
 
 TOP: Final = 10  # kube-scheduler's highest step
-_SCALE: Final = 1 << 20
+_LINKS: Final = 40  # bits: what is asked of links stands above the policy's score, and that above other links
+_POLICY: Final = 40
 
-RankKey = tuple[int, int, int, str]
-
-
-def rank_key(node: NodeState, plan: Plan) -> RankKey:
-    """Return by what a node that takes the shape is ordered, the lowest first."""
-    links = -best_links(node, plan) if plan.asks_links or plan.is_many else 0
-    return links if plan.asks_links else 0, policy_score(node, plan), links, node.name
+RankKey = tuple[int, str]
 
 
-def policy_score(node: NodeState, plan: Plan) -> int:
-    """Return the node policy's score, the lowest first."""
-    slots, cores, memory = plan.amounts(node.kinds)
-    all_slots = all_cores = all_memory = 0
-    for backend in plan.backends:
-        use = node.use(backend)
-        slots += use.seats
-        cores += use.cores
-        memory += use.memory
-        all_slots += use.all_seats
-        all_cores += use.all_cores
-        all_memory += use.all_memory
-    by_slot, by_core, by_memory = plan.weights
-    score = (
-        by_slot * slots * _SCALE // (all_slots or 1)
-        + by_core * cores * _SCALE // (all_cores or 1)
-        + by_memory * memory * _SCALE // (all_memory or 1)
-    )
-    return -score if plan.node_policy == "binpack" else score
+class Ranker:
+    """The order of nodes for one shape. What depends on the size of a node alone is worked out once for each size."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._adds: dict[tuple[str, tuple[int, int, int], int], int] = {}
+        self._sign = -1 if plan.node_policy == "binpack" else 1
+
+    def key(self, node: NodeState, masks: Sequence[int] | None = None) -> RankKey:
+        """Return by what a node that takes the shape is ordered, the lowest first.
+
+        `masks`: for each container the cards that take it by itself, where they are known.
+        """
+        plan = self._plan
+        score = self._sign * self._score(node)
+        if plan.asks_links or plan.is_many:
+            links = -best_links(node, plan, masks)
+            score = (score << _LINKS) + links
+            if plan.asks_links:
+                score += links << (_LINKS + _POLICY)
+        return score, node.name
+
+    def _score(self, node: NodeState) -> int:
+        """Return how much of the node would be used, by the pod's weights."""
+        plan = self._plan
+        by_slot, by_core, by_memory = plan.weights
+        score = 0
+        for backend in plan.backends:
+            use = node.uses.get(backend) or node.use(backend)
+            score += by_slot * use.seats + by_core * use.cores + by_memory * use.memory
+            key = (backend, use.size, id(node.kinds[0]))
+            add = self._adds.get(key)
+            if add is None:
+                add = self._adds[key] = self._add(node, backend, use)
+            score += add
+        return score
+
+    def _add(self, node: NodeState, backend: str, use: NodeUse) -> int:
+        """Return what the pod itself adds on a node of this size."""
+        plan = self._plan
+        kind = next((kind for kind in node.kinds if kind.backend == backend), None)
+        total = 0
+        for place, want in enumerate(plan.wants):
+            if want.backend == backend:
+                amounts = plan.amounts(kind, place)
+                total += sum(
+                    weight * amount * SCALE // (there or 1)
+                    for weight, amount, there in zip(plan.weights, amounts, use.size, strict=True)
+                )
+        return total
 
 
-def best_links(node: NodeState, plan: Plan) -> int:
+def best_links(node: NodeState, plan: Plan, masks: Sequence[int] | None = None) -> int:
     """Return how well linked, and how little broken up, the best choice for each container is: higher is better."""
     total, empty = 0, node.empty
     for place, want in enumerate(plan.wants):
         topology = node.topologies[want.backend]
-        mask = allowed(node, plan, place)
+        mask = allowed(node, plan, place) if masks is None else masks[place]
         numa = tuple(kind.numa for kind in node.kinds) if plan.is_one_numa else ()
         key = ("best", mask, want.count, empty, plan.is_joined, numa)
         known = topology.memo.get(key)
