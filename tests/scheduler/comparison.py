@@ -60,6 +60,8 @@ class Comparison:
             assert said == expected, f"{where}: the books say {said}: {answer.refused.get(name)}"
             self.yes, self.no = self.yes + said, self.no + (not said)
             assert said or self._refuses(ask, name), f"{where}: filter says no, and reserve works"
+        for name, code in answer.refused.codes().items():
+            assert (code, answer.refused.texts()[name]) == (answer.refused[name].code, answer.refused[name].text)
         ranked = self.books.rank(ask, answer.fitting)
         assert sorted(name for name, _ in ranked) == sorted(answer.fitting)
         if answer.fitting:

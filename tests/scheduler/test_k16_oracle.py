@@ -6,13 +6,15 @@ from __future__ import annotations
 import pytest
 
 from partage.model.reasons import Code
-from partage.scheduler import fits
+from partage.scheduler import fits, index
 from tests.scheduler.comparison import compare
 
 REQUESTS = 2_000
 
 
-def test_random_requests_are_answered_as_by_trying_everything() -> None:
+@pytest.mark.parametrize("some", [0, 64], ids=["all nodes at once", "changed nodes only"])
+def test_random_requests_are_answered_as_by_trying_everything(monkeypatch: pytest.MonkeyPatch, some: int) -> None:
+    monkeypatch.setattr(index, "_SOME", some)
     yes, no = compare(REQUESTS, seed=1)
     assert yes > REQUESTS // 2
     assert no > REQUESTS // 2

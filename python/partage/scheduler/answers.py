@@ -6,7 +6,9 @@ are asked for: most refusals are only counted. Cannot fail.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -15,7 +17,7 @@ from partage.model.reasons import REASONS, Code, remedy
 from partage.model.units import format_cores, format_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from partage.model.grant import Mode
     from partage.model.need import Need
@@ -74,9 +76,7 @@ class Unfit:
     @property
     def text(self) -> str:
         """One line for `FailedNodes`: `3/8 CardInsufficientMemory, 5/8 CardInsufficientCore`."""
-        if self.cards:
-            return ", ".join(f"{count}/{self.of} {code}" for code, count in sorted(self.cards))
-        return str(self.code)
+        return text_of(self.cards, self.of) if self.cards else str(self.code)
 
     @property
     def detail(self) -> str:
@@ -91,6 +91,23 @@ class Unfit:
         return ShareRefused(f"{subject} on node {self.node}", self.text, self.detail, remedy(self.code))
 
 
+def text_of(cards: Iterable[tuple[Code, int]], of: int) -> str:
+    """Return how many of `of` cards are refused for what, as HAMi says it."""
+    return ", ".join(f"{count}/{of} {code}" for code, count in sorted(cards))
+
+
+class Refused(Mapping[str, Unfit], ABC):
+    """Node -> why it refuses. Everything that is said of one is worked out for those that are looked at only."""
+
+    @abstractmethod
+    def codes(self) -> Mapping[str, Code]:
+        """Return the code of every node, which is quick."""
+
+    @abstractmethod
+    def texts(self) -> Mapping[str, str]:
+        """Return the line of every node for `FailedNodes`, which is quick."""
+
+
 @dataclass(frozen=True, slots=True)
 class Filtered:
     """`fitting`: every node asked about that takes the pod, in the order of the question; `refused`: the others.
@@ -99,11 +116,11 @@ class Filtered:
     """
 
     fitting: list[str]
-    refused: Mapping[str, Unfit]
+    refused: Refused
 
     def counts(self) -> dict[Code, int]:
         """Return how many nodes are refused for what, most first; each node counts once."""
-        return dict(count_codes(self.refused.values()))
+        return dict(_by_count(self.refused.codes().values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,5 +162,8 @@ class Verdicts:
 
 def count_codes(unfits: Iterable[Unfit | None]) -> list[tuple[Code, int]]:
     """Return each code with how many nodes are refused for it, most first, then by the code."""
-    counts = Counter(unfit.code for unfit in unfits if unfit is not None)
-    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return _by_count(unfit.code for unfit in unfits if unfit is not None)
+
+
+def _by_count(codes: Iterable[Code]) -> list[tuple[Code, int]]:
+    return sorted(Counter(codes).items(), key=lambda item: (-item[1], item[0]))

@@ -110,7 +110,8 @@ class Books:
             if isinstance(found, Placement) is not (name in fitting):
                 fitting = fitting ^ {name}
         passed = [name for name in asked if name in fitting]
-        return Filtered(passed, Refusals(entry, self._nodes, asked, fitting, known))
+        refused = [name for name in asked if name not in fitting]
+        return Filtered(passed, Refusals(self._index, entry, refused, known))
 
     def rank(self, ask: PodAsk, names: Sequence[str]) -> list[tuple[str, int]]:
         """Return those of these nodes that fit with 0 to 10 points, the best, which alone has 10, first."""

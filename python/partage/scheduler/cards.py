@@ -101,12 +101,12 @@ class PodUse:
 
 @dataclass(frozen=True, slots=True)
 class NodeUse:
-    """What is used of all cards of one vendor on a node, as parts of `SCALE`; `size`: seats, permille, bytes of all."""
+    """What is used of all cards of one vendor on a node, as parts of `SCALE`: seats, cores, memory, their sum."""
 
     seats: int
     cores: int
     memory: int
-    size: tuple[int, int, int]
+    sum: int
 
 
 class Kinds:
@@ -114,11 +114,16 @@ class Kinds:
 
     def __init__(self) -> None:
         self._kinds: dict[CardKind, CardKind] = {}
+        self._models: dict[tuple[int, ...], int] = {}
         self._topologies: dict[tuple[object, ...], dict[str, Topology]] = {}
 
     def kind(self, kind: CardKind) -> CardKind:
         """Return the one object of this value."""
         return self._kinds.setdefault(kind, kind)
+
+    def model(self, kinds: tuple[int, ...]) -> int:
+        """Return the number of all nodes that have cards of these kinds (their ids) in this order."""
+        return self._models.setdefault(kinds, len(self._models))
 
     def topologies(self, devices: NodeDevices) -> Mapping[str, Topology]:
         """Return backend -> what its rules make of a node's links."""
@@ -145,6 +150,7 @@ class NodeState:
         "facts",
         "kinds",
         "memory",
+        "model",
         "name",
         "place",
         "pods",
@@ -163,6 +169,7 @@ class NodeState:
         self.facts: NodeFacts | None = None
         self.pods: dict[str, PodUse] = {}
         self.kinds: list[CardKind] = []
+        self.model = shared.model(())
         self.uuids: list[str] = []
         self.place: dict[str, int] = {}
         self.topologies: Mapping[str, Topology] = {}
@@ -185,6 +192,7 @@ class NodeState:
             self.kinds = [self.shared.kind(kind_of(card, devices.oversub, facts.cordoned)) for card in devices.devices]
             self.uuids = [card.uuid for card in devices.devices]
             self.topologies = self.shared.topologies(devices)
+        self.model = self.shared.model(tuple(map(id, self.kinds)))
         self.place = {uuid: place for place, uuid in enumerate(self.uuids)}
         self.recount()
 
@@ -260,6 +268,7 @@ class NodeState:
             return self
         copy = NodeState(self.name, self.shared)
         copy.facts, copy.kinds, copy.uuids = self.facts, self.kinds, self.uuids
+        copy.model = self.model
         copy.place, copy.topologies = self.place, self.topologies
         copy.memory, copy.cores, copy.seats = self.memory[:], self.cores[:], self.seats[:]
         copy.tenants, copy.closed = self.tenants[:], dict(self.closed)
@@ -273,15 +282,16 @@ class NodeState:
         found = self.uses.get(backend)
         if found is None:
             at = [at for at, kind in enumerate(self.kinds) if kind.backend == backend]
-            size = (
-                sum(self.kinds[one].seats for one in at),
-                CORES_MAX * len(at),
-                sum(self.kinds[one].line for one in at),
-            )
             free = (sum(free[one] for one in at) for free in (self.seats, self.cores, self.memory))
-            used = [(there - left) * SCALE // (there or 1) for there, left in zip(size, free, strict=True)]
-            found = self.uses[backend] = NodeUse(used[0], used[1], used[2], size)
+            sizes = self.sizes(backend)
+            used = [(there - left) * SCALE // (there or 1) for there, left in zip(sizes, free, strict=True)]
+            found = self.uses[backend] = NodeUse(used[0], used[1], used[2], sum(used))
         return found
+
+    def sizes(self, backend: str) -> tuple[int, int, int]:
+        """Return the seats, permille and bytes of all cards of one vendor."""
+        kinds = [kind for kind in self.kinds if kind.backend == backend]
+        return sum(kind.seats for kind in kinds), CORES_MAX * len(kinds), sum(kind.line for kind in kinds)
 
     @property
     def empty(self) -> int:

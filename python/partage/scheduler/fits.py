@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from partage.scheduler.plan import OnKind
 
 _PLANS: Final = 2048
-_RANK: Final = {code: place for place, code in enumerate(Code)}  # the later ones are found last: nearer to a fit
+#: The order in which codes are looked for: the later ones are nearer to a fit.
+RANK: Final = {code: place for place, code in enumerate(Code)}
 
 
 @lru_cache(maxsize=_PLANS)
@@ -169,7 +170,7 @@ def _too_few(node: NodeState, plan: Plan, place: int, on: Sequence[Sequence[OnKi
         code = card_refusal(node, plan, place, at, kinds[place])
         if code is not None:
             counts[code] += 1
-    code = max(counts, key=lambda one: (counts[one], _RANK[one]))
+    code = max(counts, key=lambda one: (counts[one], RANK[one]))
     if code is Code.CARD_MEMORY:
         asked, there = _best(node, plan, place, on, node.memory, code)
     elif code is Code.CARD_CORES:

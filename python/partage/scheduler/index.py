@@ -9,24 +9,26 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import OrderedDict
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from partage.model.reasons import Code
-from partage.scheduler.answers import Placement, Unfit
+from partage.scheduler.answers import Placement, Refused, Unfit
 from partage.scheduler.fits import fit_plan
 from partage.scheduler.rank import Ranker
 from partage.scheduler.sweep import Question, Sweep
+from partage.scheduler.tally import Tally
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from partage.scheduler.cards import NodeState
     from partage.scheduler.plan import Plan
     from partage.scheduler.rank import RankKey
+    from partage.scheduler.tally import Why
 
 SHAPES: Final = 64
 _CHANGES: Final = 4096  # kept; who has missed more asks all nodes again
+_UNKNOWN: Final = (Code.NODE_UNKNOWN, str(Code.NODE_UNKNOWN))
 _SOME: Final = 64  # nodes that changed: more than so many are asked faster all at once
 
 
@@ -38,6 +40,7 @@ class Entry:
         self.fitting: set[str] = set()
         self.seen = -1  # up to which change
         self._refused: dict[str, Unfit] = {}
+        self._whys: dict[str, Why] = {}
         self._keys: dict[str, RankKey] = {}
         self._order: list[RankKey] | None = None
         self._ranker = Ranker(plan)
@@ -50,7 +53,8 @@ class Entry:
         self._refused.clear()
         self._keys.clear()
         self._order = None
-        if self.plan.asks_links or self.plan.is_many:  # these numbers are at hand now
+        self._whys.clear()
+        if self._ranker.has_links:  # these numbers are at hand now
             key = self._ranker.key
             self._keys = {sweep.names[row]: key(sweep.states[row], question.masks(row)) for row in rows}
 
@@ -73,6 +77,7 @@ class Entry:
     def _forget(self, name: str) -> None:
         self.fitting.discard(name)
         self._refused.pop(name, None)
+        self._whys.pop(name, None)
         key = self._keys.pop(name, None)
         if key is not None and self._order is not None:
             del self._order[bisect_left(self._order, key)]
@@ -87,13 +92,22 @@ class Entry:
             known = self._refused[state.name] = found
         return known
 
+    def why(self, names: Iterable[str], sweep: Sweep) -> Mapping[str, Why]:
+        """Return code and line of these nodes, which are none of the fitting, and of others; `sweep`: up to date."""
+        unknown = [name for name in names if name not in self._whys]
+        if len(unknown) > _SOME:
+            self._whys |= Tally(Question(sweep, self.plan), self.refusal).why(sweep.rows(unknown))
+        else:
+            found = [self.refusal(sweep.states[row]) for row in sweep.rows(unknown)]
+            self._whys |= {unfit.node: (unfit.code, unfit.text) for unfit in found}
+        return self._whys
+
     def ranked(self, nodes: Mapping[str, NodeState]) -> list[RankKey]:
         """Return the fitting nodes in their order, each with its key."""
         if self._order is None:
-            key, known = self._ranker.key, self._keys
-            for name in self.fitting:
-                if name not in known:
-                    known[name] = key(nodes[name])
+            known = self._keys
+            for key in self._ranker.keys([nodes[name] for name in self.fitting if name not in known]):
+                known[key[1]] = key
             self._order = sorted(known.values())
         return self._order
 
@@ -106,7 +120,7 @@ class Index:
     """Entry by shape."""
 
     def __init__(self, nodes: Mapping[str, NodeState]) -> None:
-        self._nodes = nodes
+        self.nodes = nodes
         self._sweep = Sweep()
         self._stale: set[str] = set()  # nodes that the sweep has not been told of
         self._changes: list[str] = []
@@ -133,13 +147,17 @@ class Index:
         if entry.seen != now:
             missed = self._missed(entry)
             if missed is None:
-                self._sweep.refresh(self._nodes, self._stale)
-                self._stale.clear()
-                entry.all_again(self._sweep)
+                entry.all_again(self.sweep())
             else:
-                entry.again(self._nodes, missed)
+                entry.again(self.nodes, missed)
             entry.seen = now
         return entry
+
+    def sweep(self) -> Sweep:
+        """Return all nodes' numbers, as of now."""
+        self._sweep.refresh(self.nodes, self._stale)
+        self._stale.clear()
+        return self._sweep
 
     def _missed(self, entry: Entry) -> Collection[str] | None:
         """Return the nodes that changed since the entry was made; None: too many."""
@@ -149,43 +167,47 @@ class Index:
         return missed if len(missed) <= _SOME else None
 
 
-class Refusals(Mapping[str, Unfit]):
-    """Why each of the nodes asked about that do not fit refuses, worked out when it is looked at."""
+class Refusals(Refused):
+    """Why each of the nodes asked about that do not fit refuses."""
 
-    def __init__(
-        self,
-        entry: Entry,
-        nodes: Mapping[str, NodeState],
-        asked: Sequence[str],
-        fitting: Collection[str],
-        known: Mapping[str, Unfit],
-    ) -> None:
+    def __init__(self, index: Index, entry: Entry, names: Sequence[str], known: Mapping[str, Unfit]) -> None:
+        self._index = index
         self._entry = entry
-        self._nodes = nodes
-        self._asked = asked
-        self._fitting = fitting
+        self._names = dict.fromkeys(names)
         self._known = known
-        self._names: dict[str, None] | None = None
 
     def __getitem__(self, name: str) -> Unfit:
-        if name not in self._all():
+        if name not in self._names:
             raise KeyError(name)
         known = self._known.get(name)
         if known is not None:
             return known
-        state = self._nodes.get(name)
+        state = self._index.nodes.get(name)
         return Unfit(name, Code.NODE_UNKNOWN) if state is None else self._entry.refusal(state)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._all())
+        return iter(self._names)
 
     def __len__(self) -> int:
-        return len(self._all())
+        return len(self._names)
 
-    def _all(self) -> dict[str, None]:
-        if self._names is None:
-            self._names = {name: None for name in self._asked if name not in self._fitting}
-        return self._names
+    def codes(self) -> Mapping[str, Code]:
+        """Return the code of every node."""
+        return {name: why[0] for name, why in self._whys()}
+
+    def texts(self) -> Mapping[str, str]:
+        """Return the line of every node for `FailedNodes`."""
+        return {name: why[1] for name, why in self._whys()}
+
+    def _whys(self) -> Iterator[tuple[str, Why]]:
+        nodes, own = self._index.nodes, self._known
+        whys = self._entry.why((name for name in self._names if name in nodes and name not in own), self._index.sweep())
+        for name in self._names:
+            unfit = own.get(name)
+            if unfit is not None:
+                yield name, (unfit.code, unfit.text)
+            else:
+                yield name, whys.get(name, _UNKNOWN)
 
 
 def unique(names: Sequence[str]) -> list[str]:

@@ -7,6 +7,7 @@ what it is ordered by. Integers only; cannot fail.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from partage.scheduler.cards import SCALE
@@ -15,9 +16,9 @@ from partage.scheduler.fits import allowed
 from partage.scheduler.plan import Key
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from partage.scheduler.cards import NodeState, NodeUse
+    from partage.scheduler.cards import NodeState
     from partage.scheduler.plan import Plan
 
 TOP: Final = 10  # kube-scheduler's highest step
@@ -28,53 +29,64 @@ RankKey = tuple[int, str]
 
 
 class Ranker:
-    """The order of nodes for one shape. What depends on the size of a node alone is worked out once for each size."""
+    """The order of nodes for one shape. What depends on a node's cards alone is worked out once for all alike."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._adds: dict[tuple[str, tuple[int, int, int], int], int] = {}
+        self._adds: dict[int, int] = {}  # model of nodes -> what the pod itself adds to their use
         self._sign = -1 if plan.node_policy == "binpack" else 1
+        self._is_plain = plan.weights == (1, 1, 1) and len(plan.backends) == 1
+        self.has_links = plan.asks_links or plan.is_many
 
     def key(self, node: NodeState, masks: Sequence[int] | None = None) -> RankKey:
         """Return by what a node that takes the shape is ordered, the lowest first.
 
         `masks`: for each container the cards that take it by itself, where they are known.
         """
-        plan = self._plan
         score = self._sign * self._score(node)
-        if plan.asks_links or plan.is_many:
-            links = -best_links(node, plan, masks)
+        if self.has_links:
+            links = -best_links(node, self._plan, masks)
             score = (score << _LINKS) + links
-            if plan.asks_links:
+            if self._plan.asks_links:
                 score += links << (_LINKS + _POLICY)
         return score, node.name
 
+    def keys(self, nodes: Iterable[NodeState]) -> list[RankKey]:
+        """Return the keys of many nodes."""
+        if self.has_links or not self._is_plain:
+            return [self.key(node) for node in nodes]
+        sign, backend, adds = self._sign, self._plan.backends[0], self._adds
+        keys = []
+        for node in nodes:
+            if node.model not in adds:
+                self._score(node)
+            use = node.uses.get(backend) or node.use(backend)
+            keys.append((sign * (use.sum + adds[node.model]), node.name))
+        return keys
+
     def _score(self, node: NodeState) -> int:
         """Return how much of the node would be used, by the pod's weights."""
-        plan = self._plan
-        by_slot, by_core, by_memory = plan.weights
-        score = 0
-        for backend in plan.backends:
-            use = node.uses.get(backend) or node.use(backend)
+        by_slot, by_core, by_memory = self._plan.weights
+        score = self._adds.get(node.model)
+        if score is None:
+            score = self._adds[node.model] = sum(self._add(node, backend) for backend in self._plan.backends)
+        for backend in self._plan.backends:
+            use = node.use(backend)
             score += by_slot * use.seats + by_core * use.cores + by_memory * use.memory
-            key = (backend, use.size, id(node.kinds[0]))
-            add = self._adds.get(key)
-            if add is None:
-                add = self._adds[key] = self._add(node, backend, use)
-            score += add
         return score
 
-    def _add(self, node: NodeState, backend: str, use: NodeUse) -> int:
-        """Return what the pod itself adds on a node of this size."""
+    def _add(self, node: NodeState, backend: str) -> int:
+        """Return what the pod itself adds on a node with these cards."""
         plan = self._plan
         kind = next((kind for kind in node.kinds if kind.backend == backend), None)
+        sizes = node.sizes(backend)
         total = 0
         for place, want in enumerate(plan.wants):
             if want.backend == backend:
                 amounts = plan.amounts(kind, place)
                 total += sum(
                     weight * amount * SCALE // (there or 1)
-                    for weight, amount, there in zip(plan.weights, amounts, use.size, strict=True)
+                    for weight, amount, there in zip(plan.weights, amounts, sizes, strict=True)
                 )
         return total
 
@@ -98,5 +110,10 @@ def best_links(node: NodeState, plan: Plan, masks: Sequence[int] | None = None) 
 
 def steps(ordered: Sequence[str]) -> list[tuple[str, int]]:
     """Return points for names in order: 10 for the first alone, then 9 down to 0 in equal parts."""
-    rest = max(1, len(ordered) - 1)
-    return [(name, TOP if place == 0 else TOP - 1 - (place - 1) * TOP // rest) for place, name in enumerate(ordered)]
+    return list(zip(ordered, _points(len(ordered)), strict=True))
+
+
+@lru_cache(maxsize=64)
+def _points(count: int) -> tuple[int, ...]:
+    rest = max(1, count - 1)
+    return tuple(TOP if place == 0 else TOP - 1 - (place - 1) * TOP // rest for place in range(count))

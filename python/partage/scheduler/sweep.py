@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from partage.model.grant import DEVICES_MAX, GRANT_BYTES_MAX
+from partage.model.reasons import Code
 from partage.model.share import CORES_MAX
 from partage.scheduler.answers import Placement
 from partage.scheduler.choice import Chooser
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
     from partage.scheduler.plan import Plan
 
 EMPTY: Final = CORES_MAX + 1
+#: Codes as numbers, 0: none.
+NUMBERS: Final = {code: number + 1 for number, code in enumerate(Code)}
+UNKNOWN_USE: Final = NUMBERS[Code.CARD_UNKNOWN_USE]
+NO_SEAT: Final = NUMBERS[Code.CARD_SEATS]
 _NEVER: Final = 1 << 62
 
 
@@ -52,6 +57,7 @@ class Sweep:
         self.memory: list[int] = []
         self.cores: list[int] = []
         self.seats: list[int] = []
+        self.block: list[int] = []  # what `tally` makes of closed cards and seats
         self._left: dict[str, list[int]] = {}  # resource -> what kubelet has left of it on each node
 
     def refresh(self, nodes: Mapping[str, NodeState], stale: Iterable[str]) -> None:
@@ -68,6 +74,7 @@ class Sweep:
             kind, memory, cores, seats = self._numbers_of(state)
             self.kind[start:end], self.memory[start:end] = kind, memory
             self.cores[start:end], self.seats[start:end] = cores, seats
+            self.block[start:end] = blocks_of(state)
             for resource, left in self._left.items():
                 left[row] = _left_of(state, resource)
 
@@ -77,6 +84,10 @@ class Sweep:
         if found is None:
             found = self._left[resource] = [_left_of(state, resource) for state in self.states]
         return found
+
+    def rows(self, names: Iterable[str]) -> list[int]:
+        """Return where these nodes are."""
+        return [self._row[name] for name in names]
 
     def _is_in_place(self, state: NodeState | None, name: str) -> bool:
         row = self._row.get(name)
@@ -95,6 +106,7 @@ class Sweep:
         self.memory += memory
         self.cores += cores
         self.seats += seats
+        self.block += blocks_of(state)
 
     def _numbers_of(self, state: NodeState) -> tuple[list[int], list[int], list[int], list[int]]:
         is_open = state.facts is not None and state.facts.ready
@@ -113,6 +125,14 @@ class Sweep:
         return number
 
 
+def blocks_of(state: NodeState) -> list[int]:
+    """Return for each card of a node the number of the code with which it refuses every share, 0: of none."""
+    return [
+        UNKNOWN_USE if state.closed and uuid in state.closed else NO_SEAT if seats < 1 else 0
+        for seats, uuid in zip(state.seats, state.uuids, strict=True)
+    ]
+
+
 def _left_of(state: NodeState, resource: str) -> int:
     seats = None if state.facts is None else state.facts.seats
     if seats is None:
@@ -122,58 +142,58 @@ def _left_of(state: NodeState, resource: str) -> int:
 
 
 class Question:
-    """One shape, asked of every node."""
+    """One shape, asked of every node. `counts`: container -> row -> how many of the node's cards take it by itself."""
 
     def __init__(self, sweep: Sweep, plan: Plan) -> None:
-        self._sweep = sweep
-        self._plan = plan
-        self._needs: list[Thresholds] = []
+        self.sweep = sweep
+        self.plan = plan
+        self.needs: list[Thresholds] = []
         self._flags: list[bytes] = []  # container -> card -> whether it takes it by itself
-        self._counts: list[list[int]] = []
+        self.counts: list[list[int]] = []
         for place in range(len(plan.wants)):
             needs = self._thresholds(place)
-            same = next((at for at in range(place) if self._needs[at] == needs), None)
+            same = next((at for at in range(place) if self.needs[at] == needs), None)
             flags = self._flag(needs) if same is None else self._flags[same]
-            self._needs.append(needs)
+            self.needs.append(needs)
             self._flags.append(flags)
-            self._counts.append(
-                [flags.count(1, start, end) for start, end in sweep.spans] if same is None else self._counts[same]
+            self.counts.append(
+                [flags.count(1, start, end) for start, end in sweep.spans] if same is None else self.counts[same]
             )
 
     def fitting(self) -> list[int]:
         """Return the nodes, by row, that take the shape."""
-        plan = self._plan
+        plan = self.plan
         if plan.grant_bytes > GRANT_BYTES_MAX or any(want.count > DEVICES_MAX for want in plan.wants):
             return []
-        enough = list(range(len(self._sweep.states)))
-        for want, counts in zip(plan.wants, self._counts, strict=True):
+        enough = list(range(len(self.sweep.states)))
+        for want, counts in zip(plan.wants, self.counts, strict=True):
             enough = [row for row in enough if counts[row] >= want.count]
         for resource, seats in plan.seats.items():
-            left = self._sweep.left(resource)
+            left = self.sweep.left(resource)
             enough = [row for row in enough if left[row] >= seats]
         wishes = plan.shape.wishes
         named = wishes.uuids | wishes.no_uuids
         if not named:
             return self._together(enough)
         # a few nodes have these cards; no card of the others is wanted, or all are
-        here = [row for row in enough if not named.isdisjoint(self._sweep.states[row].place)]
+        here = [row for row in enough if not named.isdisjoint(self.sweep.states[row].place)]
         others = [] if wishes.uuids else sorted(set(enough).difference(here))
         return [*(row for row in here if self._by_fits(row)), *self._together(others)]
 
     def masks(self, row: int) -> list[int] | None:
         """Return for each container the node's cards that take it by itself; None: these numbers do not tell."""
-        wishes = self._plan.shape.wishes
+        wishes = self.plan.shape.wishes
         if wishes.uuids or wishes.no_uuids:
             return None
-        start, end = self._sweep.spans[row]
+        start, end = self.sweep.spans[row]
         return [_mask_of(flags[start:end]) for flags in self._flags]
 
     def _thresholds(self, place: int) -> Thresholds:
-        plan = self._plan
+        plan = self.plan
         want, asked = plan.wants[place], plan.shape.containers[place]
         is_alone = want.alone or plan.is_mutex
         memory, cores = [], []
-        for kind in self._sweep.kinds:
+        for kind in self.sweep.kinds:
             on = plan.on(kind)[place]
             is_served = on.code is None and kind.backend == want.backend and on.memory <= kind.physical
             needs_empty = is_alone or (kind.qos is not None and kind.qos is not asked.share_class)
@@ -182,7 +202,7 @@ class Question:
         return Thresholds(memory, cores)
 
     def _flag(self, needs: Thresholds) -> bytes:
-        sweep, memory, cores = self._sweep, needs.memory, needs.cores
+        sweep, memory, cores = self.sweep, needs.memory, needs.cores
         return bytes(
             [
                 there >= memory[kind] and free >= cores[kind]
@@ -192,7 +212,7 @@ class Question:
 
     def _together(self, enough: list[int]) -> list[int]:
         """Return those of the nodes, on which each container by itself finds place, that take all of them."""
-        plan = self._plan
+        plan = self.plan
         if (plan.is_joined or plan.is_one_numa) and plan.is_many:
             is_single = len(plan.wants) == 1
             return [row for row in enough if (self._is_near(row) if is_single else self._by_fits(row))]
@@ -203,29 +223,29 @@ class Question:
         return [row for row in enough if self._takes_each_elsewhere(row) or self._by_fits(row)]
 
     def _by_fits(self, row: int) -> bool:
-        return isinstance(fit_plan(self._sweep.states[row], self._plan), Placement)
+        return isinstance(fit_plan(self.sweep.states[row], self.plan), Placement)
 
     def _takes_each_elsewhere(self, row: int) -> bool:
         """Whether enough cards take any of the containers, so that each of their shares has a card of its own."""
-        start, end = self._sweep.spans[row]
+        start, end = self.sweep.spans[row]
         masks = [flags[start:end] for flags in self._flags]
         for_any = sum(map(all, zip(*masks, strict=True)))
-        return for_any >= sum(want.count for want in self._plan.wants)
+        return for_any >= sum(want.count for want in self.plan.wants)
 
     def _takes_singles(self, row: int) -> bool:
         """Whether running containers of one card each find place, on cards of their own or several on one."""
-        running, counts = self._plan.running, self._counts
+        running, counts = self.plan.running, self.counts
         scarce = sorted(running, key=lambda place: counts[place][row])
         if all(counts[place][row] > taken for taken, place in enumerate(scarce)):
             return True  # whatever the ones before took, each finds another card
-        start, end = self._sweep.spans[row]
-        return _Packing(self._sweep, self._plan, self._needs, self._flags, range(start, end)).works(0)
+        start, end = self.sweep.spans[row]
+        return _Packing(self.sweep, self.plan, self.needs, self._flags, range(start, end)).works(0)
 
     def _is_near(self, row: int) -> bool:
         """Whether there is a choice that is joined, or on one NUMA node; the answer is kept with the topology."""
-        plan, state = self._plan, self._sweep.states[row]
+        plan, state = self.plan, self.sweep.states[row]
         want = plan.wants[0]
-        start, end = self._sweep.spans[row]
+        start, end = self.sweep.spans[row]
         mask = _mask_of(self._flags[0][start:end])
         topology = state.topologies[want.backend]
         numa = tuple(kind.numa for kind in state.kinds) if plan.is_one_numa else ()
