@@ -22,7 +22,7 @@ import structlog
 
 from partage.model import PartageError
 from partage.run.watcher import Watcher
-from partage.shm import PolicyFile
+from partage.shm import Doorbells, PolicyFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,12 +51,12 @@ class _Watched:
         self.policy: PolicyFile | None = None
         self.due = 0.0
 
-    def begin(self, nvml: Nvml | None) -> None:
+    def begin(self, nvml: Nvml | None, bells: Doorbells) -> None:
         """Start watching; raises PartageError and leaves nothing open then."""
         with contextlib.ExitStack() as half_made:
             policy = PolicyFile.open(self.entry.policy_path)
             half_made.callback(policy.close)
-            self.watcher = Watcher(self.entry, policy, nvml, sole=True)
+            self.watcher = Watcher(self.entry, policy, nvml, sole=True, bells=bells)
             self.policy = policy
             half_made.pop_all()
 
@@ -81,6 +81,7 @@ class Hub:
         self._selector.register(self._bell, selectors.EVENT_READ)
         self._watched: dict[str, _Watched] = {}
         self._nvml: Nvml | None = None
+        self._bells = Doorbells()
         self._thread = threading.Thread(target=self._run, name="watchers", daemon=True)
 
     def start(self) -> None:
@@ -115,6 +116,7 @@ class Hub:
         finally:
             for name in list(self._watched):
                 self._remove(name)
+            self._bells.close()
             if self._nvml is not None:
                 self._nvml.close()
             self._selector.close()
@@ -164,7 +166,7 @@ class Hub:
 
     def _begin(self, watched: _Watched) -> None:
         try:
-            watched.begin(self._nvml)
+            watched.begin(self._nvml, self._bells)
         except PartageError as error:
             log.warning("a hand-over cannot be watched yet", hand_over=watched.entry.name, error=str(error))
             watched.due = self._now() + RETRY_S

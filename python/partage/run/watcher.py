@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from partage.devices.nvidia.nvml import Nvml
     from partage.devices.nvidia.usage import Reading
     from partage.run.handover import HandOver
+    from partage.shm import Doorbells
 
 CORRECT_FIRST_S: Final = 0.01  # after a process came or went
 RUNG_APART_S: Final = 0.02  # a tenant may ring for ever
@@ -65,17 +66,18 @@ class _Watched:
 class Watcher:
     """Watches one hand-over. Owned by one thread: register `selector` users by `data`, call `step` in a loop.
 
-    `sole`: nobody else can be watching it, whatever its tenant locks (WatchedLedger). `now` is CLOCK_MONOTONIC in
-    seconds, the clock of `nvml` too.
+    `sole`: nobody else can be watching it, whatever its tenant locks (WatchedLedger). `bells` listen to its doorbell and
+    many others; without them it has a thread for it. `now` is CLOCK_MONOTONIC in seconds, the clock of `nvml` too.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- three are all that most need
         self,
         entry: HandOver,
         policy: PolicyFile,
         nvml: Nvml | None,
         *,
         sole: bool = False,
+        bells: Doorbells | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.selector = selectors.DefaultSelector()
@@ -83,7 +85,7 @@ class Watcher:
         self._usage = None if nvml is None else nvml.usage
         self._now = now
         self._ledger = WatchedLedger(entry.ledger_path, sole=sole)
-        self._bell = self._ledger.start_doorbell()
+        self._bell = self._ledger.start_doorbell(bells)
         self.selector.register(self._bell, selectors.EVENT_READ, self)
         self._processes: dict[tuple[int, int, int, int], _Watched] = {}
         self._auditor = None if nvml is None else Auditor(entry, policy, nvml.usage)

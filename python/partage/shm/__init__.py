@@ -4,6 +4,7 @@
 """
 
 from partage.shm.bell import ring_turn_bell
+from partage.shm.doorbells import Doorbells
 from partage.shm.files import OPEN_FLAGS
 from partage.shm.ledger import Ledger, LedgerDevice, Slot, SlotDevice, WatchedLedger, create_ledger, read_ledger
 from partage.shm.policy import MAX_DEVICES, Policy, PolicyDevice, PolicyFile, read_policy
@@ -13,6 +14,7 @@ from partage.shm.turns import Turn, Turns, create_turns, read_turns, read_turns_
 __all__ = [
     "MAX_DEVICES",
     "OPEN_FLAGS",
+    "Doorbells",
     "Ledger",
     "LedgerDevice",
     "Policy",

@@ -28,6 +28,8 @@ from partage.shm.files import OPEN_FLAGS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from partage.shm.doorbells import Doorbells
+
 SIZE: Final[int] = ffi.sizeof("struct ptg_ledger")
 UNIT: Final[int] = lib.PTG_UNIT
 SLOTS: Final[int] = lib.PTG_SLOTS
@@ -237,6 +239,7 @@ class WatchedLedger:
             half_made.pop_all()
         self._closing = False
         self._thread: threading.Thread | None = None
+        self._bells: tuple[Doorbells, int] | None = None  # who listens for us, under which handle
 
     def _open(self) -> None:
         if not locks.try_lock(self._fd, lib.PTG_LOCK_WATCH) and not self._sole:
@@ -295,9 +298,18 @@ class WatchedLedger:
         """Write down which process of this host a slot is; a truncated file is left for `read` to report."""
         lib.ptg_slot_set_host_pid(self._shared, index, pid)
 
-    def start_doorbell(self) -> int:
-        """Return an eventfd that becomes readable whenever a tenant rings (and at once, for what came before)."""
+    def start_doorbell(self, bells: Doorbells | None = None) -> int:
+        """Return an eventfd that becomes readable whenever a tenant rings (and at once, for what came before).
+
+        `bells` listen where they can, else a thread of our own does.
+        """
         bell = os.eventfd(1, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        if bells is not None:
+            address = int(ffi.cast("uintptr_t", self._shared)) + _BELL
+            handle = bells.add(address, self._fd, _BELL, bell)
+            if handle is not None:
+                self._bells = (bells, handle)
+                return bell
         self._thread = threading.Thread(target=self._listen, args=(bell,), name="doorbell", daemon=True)
         self._thread.start()
         return bell
@@ -327,6 +339,9 @@ class WatchedLedger:
     def close(self) -> None:
         """Stop listening, let the watcher's lock go; bounded, whatever the tenant does to the file meanwhile."""
         self._closing = True
+        if self._bells is not None:
+            bells, handle = self._bells
+            bells.remove(handle)
         if self._thread is not None:
             for _ in range(_FAREWELLS):
                 self._wake()

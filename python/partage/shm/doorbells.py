@@ -1,0 +1,189 @@
+"""The doorbells of many ledgers, listened to by one thread: a hundred containers cost one sleep.
+
+Owned by the node agent's watchers (`partage_plugin.monitor.hub`); a ledger that is watched alone has a thread of its
+own instead (`WatchedLedger.start_doorbell`). Each bell has an eventfd that becomes readable when it rings. A tenant may
+ring for ever: after each ring its bell is left alone for a moment, so that it neither keeps the thread awake nor the
+others from being heard. What can go wrong: a kernel without futex_waitv (before 5.16), or more bells than one sleep
+takes (127): `add` says so, and the caller listens in a thread of its own; a tenant that cuts its ledger (its event then
+stays ready, and it is listened to no more).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import struct
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any, Final
+
+from partage._abi import ffi, lib
+
+BELLS_MAX: Final = 127  # of one sleep, beside the word that wakes us
+APART_S: Final = 0.02  # a bell that rang is listened to again after so long
+_WAITV: Final = 449  # the same number on all machines
+_SIZE_32: Final = 2
+_MONOTONIC: Final = 1
+_WORD: Final = struct.Struct("<I")
+
+
+class _Waiter(ctypes.Structure):
+    """struct futex_waitv."""
+
+    _fields_ = (
+        ("value", ctypes.c_uint64),
+        ("address", ctypes.c_uint64),
+        ("flags", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
+    )
+
+
+class _Timespec(ctypes.Structure):
+    _fields_ = (("seconds", ctypes.c_int64), ("nanoseconds", ctypes.c_int64))
+
+
+_syscall: Final = ctypes.CDLL(None, use_errno=True).syscall
+_syscall.restype = ctypes.c_long
+
+
+def waitv(words: list[tuple[int, int]], until: float | None) -> int:
+    """Sleep until one of the words at these addresses is not its value any more: 0, or -errno.
+
+    `until`: seconds of CLOCK_MONOTONIC, None for ever; -ETIMEDOUT then. -EFAULT: one of them lies in a page that is
+    not there any more.
+    """
+    list_ = (_Waiter * len(words))(*(_Waiter(value, address, _SIZE_32, 0) for address, value in words))
+    most = None if until is None else _Timespec(int(until), int(until % 1 * 1e9))
+    result = _syscall(
+        ctypes.c_long(_WAITV),
+        list_,
+        ctypes.c_uint(len(words)),
+        ctypes.c_uint(0),
+        None if most is None else ctypes.byref(most),
+        ctypes.c_int(_MONOTONIC),
+    )
+    failure = ctypes.get_errno() if result < 0 else 0
+    return 0 if failure in {0, errno.EAGAIN} else -failure
+
+
+def is_supported() -> bool:
+    """Whether the kernel can sleep on many words at once."""
+    return waitv([], None) != -errno.ENOSYS
+
+
+@dataclass(slots=True)
+class _Bell:
+    """A bell: where it is in memory and in its file; `seen` is its value when it was looked at last."""
+
+    address: int
+    fd: int
+    offset: int
+    event: int
+    seen: int | None  # None: the file is cut
+    quiet_until: float = 0.0
+
+
+def _value(fd: int, offset: int) -> int | None:
+    """Return what a bell's word is now; None where the file is cut."""
+    data = os.pread(fd, _WORD.size, offset)
+    return int(_WORD.unpack(data)[0]) if len(data) == _WORD.size else None
+
+
+class Doorbells:
+    """Bells by handle. Any thread may `add` and `remove`; `close` ends the listening."""
+
+    def __init__(self) -> None:
+        self._bells: dict[int, _Bell] = {}
+        self._handles = 0
+        self._lock = threading.Lock()
+        self._kick: Any = ffi.new("uint32_t *")
+        self._closing = False
+        self._thread: threading.Thread | None = None
+        self._is_supported = is_supported()
+
+    def add(self, address: int, fd: int, offset: int, event: int) -> int | None:
+        """Let the bell at `address`, which is also at `offset` of `fd`, make `event` readable at each ring from now on.
+
+        Return its handle for `remove`; None where it cannot be listened to here. Address and descriptors are the
+        caller's and must stay until then.
+        """
+        with self._lock:
+            if not self._is_supported or self._closing or len(self._bells) >= BELLS_MAX:
+                return None
+            self._handles += 1
+            self._bells[self._handles] = _Bell(address, fd, offset, event, _value(fd, offset))
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._listen, name="doorbells", daemon=True)
+                self._thread.start()
+            handle = self._handles
+        self._wake()
+        return handle
+
+    def remove(self, handle: int) -> None:
+        """Listen to it no longer: when this returns, nothing of it is touched any more."""
+        with self._lock:
+            self._bells.pop(handle, None)
+        self._wake()
+
+    def close(self) -> None:
+        """End the thread."""
+        with self._lock:
+            self._closing = True
+            self._bells.clear()
+        self._wake()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _wake(self) -> None:
+        with self._lock:
+            self._kick[0] = (self._kick[0] + 1) & 0xFFFFFFFF
+        lib.ptg_futex_wake(self._kick)
+
+    # ---- in the thread -----------------------------------------------------------------------------------------------
+
+    def _listen(self) -> None:
+        kick = int(ffi.cast("uintptr_t", self._kick))
+        while True:
+            with self._lock:
+                if self._closing:
+                    return
+                words = [(kick, int(self._kick[0]))]
+                now = time.monotonic()
+                words += [(bell.address, bell.seen or 0) for bell in self._bells.values() if self._look(bell, now)]
+                quiet = [bell.quiet_until for bell in self._bells.values() if bell.quiet_until > now]
+                self._bells = {handle: bell for handle, bell in self._bells.items() if bell.event >= 0}
+            if waitv(words, min(quiet, default=None)) == -errno.EFAULT:
+                self._drop_cut()
+
+    def _look(self, bell: _Bell, now: float) -> bool:
+        """Tell of a bell that rang; return whether it is to be slept on."""
+        if bell.quiet_until > now:
+            return False
+        value = _value(bell.fd, bell.offset)
+        if value is None:
+            self._end(bell)
+            return False
+        if value == bell.seen:
+            return True
+        bell.seen, bell.quiet_until = value, now + APART_S
+        os.eventfd_write(bell.event, 1)
+        return False
+
+    def _drop_cut(self) -> None:
+        """Find the bells whose page is gone."""
+        with self._lock:
+            for bell in self._bells.values():
+                if bell.seen is None:
+                    continue
+                word = ffi.cast("void *", bell.address)
+                if lib.ptg_futex_wait(word, (bell.seen + 1) & 0xFFFFFFFF, 0) == -errno.EFAULT:
+                    self._end(bell)
+            self._bells = {handle: bell for handle, bell in self._bells.items() if bell.event >= 0}
+
+    @staticmethod
+    def _end(bell: _Bell) -> None:
+        """Let the event stay ready: whoever waits for it looks at the ledger, and finds it cut."""
+        os.eventfd_write(bell.event, 1)
+        bell.event = -1
