@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Write the generated pages of docs/reference, or say which are not current: reference.py [--check].
 
-`cli.md` from the commands themselves, `agent.md` and `scheduler.md` from the programs' settings, `entry-points.md` from
-the class tables of hook/include/partage, `abi.md` from the headers beside them, `errors.md` from whatever raises them,
-`simulator-support.md` from the build's own list. Called by `make docs`; a test calls it with `--check`. What can go
-wrong: nothing was built, and then there is no list of what the simulator supports.
+`cli.md` from the commands themselves, `agent.md`, `scheduler.md` and `webhook.md` from the programs' settings,
+`entry-points.md` from the class tables of hook/include/partage, `abi.md` from the headers beside them, `errors.md` from
+whatever raises them, `simulator-support.md` from the build's own list. Called by `make docs`; a test calls it with
+`--check`. What can go wrong: nothing was built, and then there is no list of what the simulator supports.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import reference_abi
 import reference_agent
 import reference_errors
 import reference_scheduler
+import reference_webhook
 
 from partage.cli.app import cli
 from partage.cli.exit_codes import MEANINGS
@@ -157,6 +158,7 @@ def main(*, check: bool) -> int:
         "abi.md": reference_abi.page(NOTE),
         "agent.md": reference_agent.page(NOTE),
         "scheduler.md": reference_scheduler.page(NOTE),
+        "webhook.md": reference_webhook.page(NOTE),
         "errors.md": reference_errors.page(NOTE),
         "simulator-support.md": support_page(),
     }

@@ -58,6 +58,7 @@ def test_a_pod_of_hami_s_form() -> None:
     ],
 )  # fmt: skip
 def test_resources(limits: Json, expected: Json) -> None:
+    """C100 (K16): whole cards alone become exclusive; what is written stays."""
     assert limits_of(admitted(pod_of(container(limits=limits)))) == expected
 
 
@@ -98,6 +99,7 @@ def test_all_containers_at_once() -> None:
 
 
 def test_what_was_rounded_is_noted() -> None:
+    """C131 (K20): the asked amount is kept."""
     after = admitted(pod_of(container(limits={"kunlunxin.com/vxpu": 1, "kunlunxin.com/vxpu-memory": 20000})))
     assert limits_of(after)["kunlunxin.com/vxpu-memory"] == "24576"
     assert json.loads(after["metadata"]["annotations"]["partage.io/asked"]) == {
@@ -116,7 +118,7 @@ def test_the_vendor_s_class_is_written_for_its_own_programs() -> None:
 
 
 def test_schedulers() -> None:
-    """K20: no name and Kubernetes' own are redirected (switchable); another's pod is left, with a warning."""
+    """C128 (K20): no name and Kubernetes' own are redirected (switchable); another's pod is left, with a warning."""
     share = container(limits={GPU: 1, MEMORY: "oops"})
     other = ask(pod_of(share, schedulerName="volcano"))
     assert other.allowed
@@ -145,7 +147,7 @@ def test_opting_out_by_label() -> None:
 
 
 def test_containers_are_told_of_no_card_but_theirs() -> None:
-    """K09: whoever names cards by hand is overwritten, also in pods that ask for nothing."""
+    """C062 (K09): whoever names cards by hand is overwritten, also in pods that ask for nothing."""
     by_hand = [{"name": "A", "value": "1"}, {"name": VISIBLE, "value": "all"}]
     for share in (None, {GPU: 1, MEMORY: 1}):
         after = admitted(pod_of(container(limits=share, env=by_hand)))
@@ -222,7 +224,7 @@ def test_every_problem_is_named() -> None:
 
 @pytest.mark.parametrize("place", ["beside", "before", "same", "init"])
 def test_privileged_containers_and_shares(place: str) -> None:
-    """K20: one verdict whatever the order; and the answer is what is logged."""
+    """C063, C125, C126 (K20): one verdict whatever the order; and the answer is what is logged."""
     loud: Json = {"securityContext": {"privileged": True}}
     share = container(limits={GPU: 1, MEMORY: 1}, **(loud if place == "same" else {}))
     other = container("other", **loud)

@@ -57,7 +57,7 @@ def plane(binaries: Binaries, pytestconfig: pytest.Config) -> Iterator[Cluster]:
         yield cluster
 
 
-@pytest.mark.parametrize("room", ["agent", "policies"])
+@pytest.mark.parametrize("room", ["agent", "policies", "webhook"])
 def test_every_manifest_is_taken(plane: Cluster, room: str) -> None:
     plane.kubectl("apply", "--server-side", "--filename", str(DEPLOY / "agent" / "1-namespace.yaml"))
     paths = sorted((DEPLOY / room).glob("*.yaml"))

@@ -175,6 +175,7 @@ def test_priority_classes(site: Site) -> None:
 
 
 def test_who_names_cards_by_hand_gets_none(site: Site) -> None:
+    """C062 (K09)."""
     body = probe()
     body["spec"]["containers"][0]["env"] = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
     assert site.create(body)["spec"]["containers"][0]["env"] == [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"}]
@@ -210,7 +211,7 @@ def _asked(site: Site) -> float:
 
 
 def test_down(site: Site) -> None:
-    """K20: whatever becomes of us: pods without shares are created at once, those with shares as they were written
+    """C129, C130 (K20): whatever becomes of us: pods without shares are created at once, those with shares as they were written
     (without a grant, so the agent lets them not start), and a forged grant is denied all the same."""
     site.program.stop()
     try:

@@ -162,3 +162,67 @@ def test_the_grant_policy_watches_every_door() -> None:
     (rule,) = policy["spec"]["matchConstraints"]["resourceRules"]
     assert {"pods", "pods/status", "pods/binding", "bindings"} <= set(rule["resources"])
     assert set(rule["operations"]) == {"CREATE", "UPDATE"}
+
+
+# ---- the webhook -----------------------------------------------------------------------------------------------------
+
+WEBHOOK = sorted((DEPLOY / "webhook").glob("*.yaml"))
+
+
+def of_webhook(kind: str) -> Object:
+    (found,) = [obj for obj in objects(*WEBHOOK) if obj["kind"] == kind]
+    return found
+
+
+def test_the_webhook_s_rights_are_exactly_these() -> None:
+    for kind, granted in (
+        ("Role", {("secrets", ("get", "update"), ("partage-webhook-certificates",)), ("secrets", ("create",), ())}),
+        (
+            "ClusterRole",
+            {
+                (
+                    "mutatingwebhookconfigurations,validatingwebhookconfigurations",
+                    ("get", "patch"),
+                    ("partage-webhook",),
+                )
+            },
+        ),
+    ):
+        rules = of_webhook(kind)["rules"]
+        found = {(",".join(r["resources"]), tuple(r["verbs"]), tuple(r.get("resourceNames", ()))) for r in rules}
+        assert found == granted
+        (subject,) = of_webhook(f"{kind}Binding")["subjects"]
+        assert (subject["name"], subject["namespace"]) == (names.ACCOUNT_WEBHOOK, names.NAMESPACE)
+
+
+def test_no_pod_waits_for_the_webhook() -> None:
+    """C130 (K20): pods without shares and system namespaces never reach it, and nobody is refused for its sake."""
+    for kind, path in (("MutatingWebhookConfiguration", "/mutate"), ("ValidatingWebhookConfiguration", "/validate")):
+        (hook,) = of_webhook(kind)["webhooks"]
+        assert hook["failurePolicy"] == "Ignore"
+        assert hook["sideEffects"] == "None"
+        assert hook["timeoutSeconds"] <= 5
+        assert hook["clientConfig"]["service"]["path"] == path
+        assert [rule["operations"] for rule in hook["rules"]] == [["CREATE"]]
+        left_out = {each["key"]: set(each["values"]) for each in hook["namespaceSelector"]["matchExpressions"]}
+        assert {"kube-system", names.NAMESPACE} <= left_out["kubernetes.io/metadata.name"]
+        assert left_out[names.HAMI_IGNORE] == {"ignore"}
+        (condition,) = hook["matchConditions"]
+        assert f"'{names.GRANT}'" in condition["expression"]
+
+
+def test_the_webhook_runs_twice_and_may_nothing() -> None:
+    deployment = of_webhook("Deployment")
+    assert deployment["spec"]["replicas"] == 2
+    assert of_webhook("PodDisruptionBudget")["spec"]["minAvailable"] == 1
+    spec = deployment["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert {port["containerPort"] for port in container["ports"]} == {names.PORT_WEBHOOK, names.PORT_METRICS}
+    assert container["image"].endswith(f":{__version__}")
+    assert of_webhook("Service")["spec"]["selector"] == deployment["spec"]["selector"]["matchLabels"]

@@ -87,7 +87,7 @@ def gpu(count: Any = 1, **amounts: Any) -> dict[str, Any]:
     ],
 )  # fmt: skip
 def test_forms(limits: dict[str, Any], expected: tuple[int, int | None, int | None, int, ShareClass]) -> None:
-    """K16: only shapes of whole cards become exclusive, and what is written is never changed."""
+    """C100 (K16): only shapes of whole cards become exclusive, and what is written is never changed."""
     for pod in (pod_of(limits), pod_of(requests=limits), pod_of(limits, requests=limits)):
         ask = only(pod)
         assert (ask.cards, ask.memory, ask.percent, ask.cores, ask.share_class) == expected
@@ -116,7 +116,7 @@ def test_forms(limits: dict[str, Any], expected: tuple[int, int | None, int | No
     ],
 )
 def test_wrong_values(limits: dict[str, Any], named: str, value: str) -> None:
-    """K20: the message names container, field, value and the accepted forms."""
+    """C131 (K20): the message names container, field, value and the accepted forms."""
     (problem,) = problems_of(pod_of(limits))
     assert problem.startswith(f"container app, {named}: ")
     assert value in problem
@@ -289,7 +289,7 @@ def test_wishes() -> None:
     ],
 )
 def test_unknown_words(key: str, value: str) -> None:
-    """K19: refused with the list of what there is, never taken as something else; empty is as if not there."""
+    """C119 (K19): refused with the list of what there is, never taken as something else; empty is as if not there."""
     (problem,) = problems_of(pod_of(gpu(), annotations={key: value}))
     assert problem.startswith(f"annotation {key}: '{value}'; accepted: ")
     assert read_ask(pod_of(gpu(), annotations={key: " "})) == read_ask(pod_of(gpu()))

@@ -17,8 +17,8 @@ import click
 def webhook(settings: tuple[str, ...]) -> int:
     """Admit pods that ask for shares: fill in defaults, refuse what has no meaning, guard grants.
 
-    `--help` lists every setting; the file /etc/partage/webhook.yaml and variables PARTAGE_WEBHOOK_... say the same. Runs
-    until SIGTERM; logs are JSON on standard error.
+    `--help` lists every setting; the file /etc/partage/webhook.yaml and variables PARTAGE_WEBHOOK_... say the same.
+    Runs until SIGTERM; logs are JSON on standard error.
     """
     from partage.admission.program import run  # noqa: PLC0415 -- the other commands need none of it
 

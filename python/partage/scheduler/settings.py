@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from partage.configuration import Layout, Section, key
-from partage.devices.requests import AskOptions
+from partage.devices.ask_settings import AskSettings
 from partage.model import UsageError, names
 from partage.model.names import PORT_EXTENDER, PORT_METRICS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from partage.devices.requests import AskOptions
 
 API_VERSION: Final = "config.partage.io/v1alpha1"
 KIND: Final = "SchedulerConfiguration"
@@ -72,20 +74,6 @@ class BooksSettings(Section, frozen=True, kw_only=True):
 
     reservation_seconds: Annotated[float, key("How long a place is kept for a bind that does not come.", ge=1)] = 30.0
     audit_seconds: Annotated[float, key("How often the books are counted anew; 0: never.", ge=0)] = 300.0
-
-
-class AskSettings(Section, frozen=True, kw_only=True):
-    """What pods mean; the webhook must have the same."""
-
-    memory_factor: Annotated[int, key("How many MiB one of nvidia.com/gpumem means.", ge=1)] = 1
-    default_cards: Annotated[
-        int, key("Cards where memory or cores are named only; 0: such pods are refused.", ge=0)
-    ] = 1
-    default_memory: Annotated[int, key("MiB where no memory is named; 0: the whole card.", ge=0)] = 0
-    default_cores: Annotated[int, key("Percent where no cores are named.", ge=0, le=100)] = 0
-    core_policy: Annotated[
-        Literal["", "force", "default", "disable"], key("How cores are held where a pod says no class.")
-    ] = ""
 
 
 class Settings(Section, frozen=True, kw_only=True):
@@ -163,11 +151,4 @@ def lease_of(settings: Settings) -> tuple[str, str]:
 
 def ask_options(settings: Settings) -> AskOptions:
     """Return how pods are read."""
-    ask = settings.ask
-    return AskOptions(
-        memory_factor=ask.memory_factor,
-        default_cards=ask.default_cards,
-        default_memory=ask.default_memory,
-        default_cores=ask.default_cores,
-        core_policy=ask.core_policy,
-    )
+    return settings.ask.options()
