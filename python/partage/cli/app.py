@@ -32,6 +32,8 @@ COMMANDS: Final = {
     "scheduler": "scheduler",
     "sim": "sim",
     "webhook": "webhook",
+    "explain": "explain",
+    "simulate": "simulate",
     "completion": "completion",
 }
 

@@ -89,6 +89,12 @@ class AffinityView(msgspec.Struct, frozen=True, rename="camel"):
                     yield wish.pod_affinity_term
 
 
+class GateView(msgspec.Struct, frozen=True):
+    """Something that holds a pod back from scheduling."""
+
+    name: str = ""
+
+
 class SpecView(msgspec.Struct, frozen=True, rename="camel"):
     """What is to run. `priority` is what the API server made of the priority class."""
 
@@ -102,6 +108,7 @@ class SpecView(msgspec.Struct, frozen=True, rename="camel"):
     preemption_policy: str | None = None
     runtime_class_name: str | None = None
     active_deadline_seconds: int | None = None
+    scheduling_gates: tuple[GateView, ...] | None = None
     affinity: AffinityView | None = None
     resources: ResourcesView | None = None  # of the pod as a whole
 

@@ -1,0 +1,354 @@
+"""Why a pod is not placed, or whether it would be: what `partage explain` and `partage simulate` say, as data.
+
+Made from books and quotas with the functions that the scheduler itself decides with; the same words of refusal are in
+its events. JSON of it is the commands' `-o json`. Pure; cannot fail.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from partage.devices.ask import read_ask
+from partage.model import AskError, GrantError, names
+from partage.model.grant import parse_grant
+from partage.model.reasons import Code, remedy
+from partage.model.units import format_cores, format_memory
+from partage.scheduler.quota.charge import asked_charge
+from partage.scheduler.quota.feed import QuotaRefused
+from partage.scheduler.quota.meters import BY_KEY, format_amount, parse_amount
+from partage.scheduler.suggest import Suggestion, suggestions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from partage.cli.cluster import ClusterLook
+    from partage.model.ask import ContainerAsk, PodAsk
+    from partage.model.pod import PodView
+    from partage.scheduler.answers import CardVerdict, NodeVerdict
+    from partage.scheduler.quota.book import Exceeded
+    from partage.scheduler.views import WatchedPod
+
+SUGGESTED: Final = 5
+
+
+class CardSays(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One card: `code` is empty where it fits; memory in bytes, cores in permille."""
+
+    index: int
+    uuid: str
+    product: str
+    code: str
+    free_memory: int
+    free_cores: int
+    free_seats: int
+    pods: int
+    note: str = ""
+
+
+class NodeSays(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One node: `code` is empty where it fits; `cards` of each container."""
+
+    node: str
+    code: str
+    text: str
+    detail: str = ""
+    container: str = ""
+    score: int = 0
+    chosen: dict[str, tuple[str, ...]] = {}
+    cards: dict[str, tuple[CardSays, ...]] = {}
+
+
+class QuotaSays(msgspec.Struct, frozen=True):
+    """A quota without room for the pod, amounts in its own unit."""
+
+    quota: str
+    key: str
+    asked: str
+    used: str
+    hard: str
+    left: str
+
+
+class Suggested(msgspec.Struct, frozen=True):
+    """A change with which the pod fits on this node; it was tried."""
+
+    text: str
+    node: str
+
+
+class Explanation(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is to be said of a pod.
+
+    `state`: placed, fits, pending, invalid, nothing (it asks for nothing of ours). `codes`: code -> nodes; `nodes`: the
+    best first. `notes`: what else keeps it, such as a gate or another scheduler's name.
+    """
+
+    pod: str
+    state: str
+    asks: tuple[str, ...] = ()
+    node: str = ""
+    score: int = 0
+    quota: QuotaSays | None = None
+    problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    nodes_total: int = 0
+    nodes_fitting: int = 0
+    codes: dict[str, int] = {}
+    remedies: dict[str, str] = {}
+    nodes: tuple[NodeSays, ...] = ()
+    suggestions: tuple[Suggested, ...] = ()
+
+    @property
+    def is_well(self) -> bool:
+        """Whether nothing of ours keeps the pod from running."""
+        return self.state in {"placed", "fits", "nothing"}
+
+
+def explain_pod(look: ClusterLook, pod: WatchedPod) -> Explanation:
+    """Return what is to be said of a pod of the cluster."""
+    if pod.node:
+        return _placed(pod)
+    return _waiting(look, pod, notes=_notes(pod))
+
+
+def explain_new(look: ClusterLook, pod: PodView) -> Explanation:
+    """Return what would be said of a pod that does not exist yet."""
+    return _waiting(look, pod, notes=())
+
+
+# ---- placed ----------------------------------------------------------------------------------------------------------
+
+
+def _placed(pod: WatchedPod) -> Explanation:
+    notes, asks = [], []
+    text = pod.annotations.get(names.GRANT)
+    if text is not None:
+        try:
+            grant = parse_grant(text, uid=pod.uid, node=pod.node, pod=pod.subject)
+        except GrantError as error:
+            notes.append(str(error))
+        else:
+            for name, part in grant.containers.items():
+                shares = ", ".join(
+                    f"{share.uuid} {format_memory(share.memory)} {format_cores(share.cores)}" for share in part.shares
+                )
+                asks.append(f"container {name}: {part.share_class.value}, {shares}")
+    for kind in (names.CONDITION_ENFORCED, names.CONDITION_RESIZED):
+        condition = pod.condition(kind)
+        if condition is not None:
+            notes.append(f"{kind} {condition.status}: {condition.reason or ''}: {condition.message or ''}")
+    return Explanation(pod.subject, "placed", tuple(asks), pod.node, notes=tuple(notes))
+
+
+def _notes(pod: WatchedPod) -> tuple[str, ...]:
+    """Return what keeps a pod waiting beside cards and quotas."""
+    notes = []
+    if pod.scheduler != names.SCHEDULER:
+        notes.append(f"spec.schedulerName is {pod.scheduler}: that scheduler decides; Partage's is {names.SCHEDULER}")
+    gates = ", ".join(gate.name for gate in pod.spec.scheduling_gates or ())
+    if gates:
+        notes.append(f"gates hold it back: {gates}; nobody schedules it before they are taken away")
+    return tuple(notes)
+
+
+# ---- waiting ---------------------------------------------------------------------------------------------------------
+
+
+def _waiting(look: ClusterLook, pod: PodView, *, notes: tuple[str, ...]) -> Explanation:
+    subject = pod.subject
+    try:
+        ask = read_ask(pod)
+    except AskError as error:
+        return Explanation(subject, "invalid", problems=tuple(map(str, error.problems)), notes=notes)
+    if ask is None:
+        return Explanation(subject, "nothing", notes=notes)
+    asks = tuple(_asked(one) for one in ask.shape.containers)
+    try:
+        narrowed = look.quotas.narrowed(pod, ask)
+    except QuotaRefused as refused:
+        return _over_quota(look, ask, refused.exceeded, Explanation(subject, "pending", asks, notes=notes))
+    verdicts = look.books.why(narrowed)
+    fitting = [one for one in verdicts.nodes if one.placement is not None]
+    counts = verdicts.counts()
+    told = () if fitting else tuple(islice(_suggested(look, ask, narrowed), SUGGESTED))
+    return Explanation(
+        subject,
+        "fits" if fitting else "pending",
+        asks,
+        fitting[0].node if fitting else "",
+        fitting[0].score if fitting else 0,
+        notes=notes,
+        nodes_total=len(verdicts.nodes),
+        nodes_fitting=len(fitting),
+        codes={str(code): count for code, count in counts.items()},
+        remedies={str(code): remedy(code) for code in counts},
+        nodes=tuple(map(_node_says, verdicts.nodes)),
+        suggestions=told,
+    )
+
+
+def _asked(one: ContainerAsk) -> str:
+    """Return what a container asks for, in words."""
+    memory = "all its memory"
+    if one.memory is not None:
+        memory = format_memory(one.memory)
+    elif one.percent is not None:
+        memory = f"{one.percent / 10:g} % of its memory"
+    elif one.profile:
+        memory = f"slice {one.profile}"
+    cores = f", {format_cores(one.cores)} of its cores" if one.cores else ""
+    each = " each" if one.cards > 1 else ""
+    cards = "card" if one.cards == 1 else "cards"
+    return (
+        f"container {one.name}: {one.cards} {one.backend} {cards}, {memory}{cores}{each}, class {one.share_class.value}"
+    )
+
+
+def _node_says(verdict: NodeVerdict) -> NodeSays:
+    cards = {name: tuple(map(_card_says, each)) for name, each in verdict.cards.items()}
+    if verdict.unfit is None:
+        placed = verdict.placement.containers if verdict.placement else ()
+        chosen = {part.name: tuple(card.uuid for card in part.cards) for part in placed}
+        return NodeSays(verdict.node, "", "fits", score=verdict.score, chosen=chosen, cards=cards)
+    unfit = verdict.unfit
+    return NodeSays(verdict.node, str(unfit.code), unfit.text, unfit.detail, unfit.container, cards=cards)
+
+
+def _card_says(card: CardVerdict) -> CardSays:
+    return CardSays(
+        card.index,
+        card.uuid,
+        card.product,
+        str(card.code or ""),
+        card.free_memory,
+        card.free_cores,
+        card.free_seats,
+        card.pods,
+        card.note,
+    )
+
+
+# ---- what would help -------------------------------------------------------------------------------------------------
+
+
+def changes(look: ClusterLook, ask: PodAsk) -> Iterator[Suggestion]:
+    """Yield changes with which a pod that fits nowhere fits, of those the quotas allow."""
+    for one in suggestions(ask, look.books.nodes.values(), look.books.defaults):
+        if _allowed(look, one.ask):
+            yield one
+
+
+def _suggested(look: ClusterLook, ask: PodAsk, narrowed: PodAsk) -> Iterator[Suggested]:
+    """Yield what helps; a pod that the quotas keep to small cards could also have less of a larger one."""
+    for one in changes(look, narrowed):
+        yield Suggested(one.text, one.node)
+    most = narrowed.shape.wishes.card_at_most
+    found = look.books.filter(ask).fitting if most is not None else ()
+    if found:
+        yield Suggested("have the namespace's quota raised: a part of larger cards is more than it allows", found[0])
+
+
+def _allowed(look: ClusterLook, ask: PodAsk) -> bool:
+    return look.quotas.book.exceeds(ask.uid, asked_charge(ask.shape)) is None
+
+
+def _over_quota(look: ClusterLook, ask: PodAsk, exceeded: Exceeded, said: Explanation) -> Explanation:
+    quota = QuotaSays(exceeded.quota, exceeded.key, exceeded.asked, exceeded.used, exceeded.hard, exceeded.left)
+    told = tuple(Suggested(text, node) for text, _, node in quota_changes(look, ask, exceeded))
+    return msgspec.structs.replace(
+        said,
+        quota=quota,
+        codes={str(Code.QUOTA): len(look.books.nodes)},
+        remedies={str(Code.QUOTA): remedy(Code.QUOTA)},
+        nodes_total=len(look.books.nodes),
+        suggestions=told,
+    )
+
+
+def quota_changes(look: ClusterLook, ask: PodAsk, exceeded: Exceeded) -> Iterator[tuple[str, PodAsk, str]]:
+    """Yield text, changed ask and node of what helps against a quota: to ask for what is left, or a higher limit."""
+    meter = BY_KEY[exceeded.key]
+    left = parse_amount(meter, exceeded.left)
+    resource = exceeded.key.removeprefix("limits.")
+    for number, one in enumerate(ask.shape.containers):
+        each = left // one.cards // meter.unit * meter.unit
+        less = {"memory": {"memory": each, "percent": None}, "cores": {"cores": each}, "cards": {"cards": left}}
+        if each < 1 or not meter.counts(one.backend, one.resource):
+            continue
+        container = replace(one, **less[meter.kind])  # type: ignore[arg-type]
+        containers = (*ask.shape.containers[:number], container, *ask.shape.containers[number + 1 :])
+        changed = replace(ask, shape=replace(ask.shape, containers=containers))
+        fitting = look.books.filter(changed).fitting if _allowed(look, changed) else ()
+        if fitting:
+            shown = format_amount(meter, left if meter.kind == "cards" else each, like="")
+            yield f"ask for {resource}: {shown} in container {one.name}", changed, fitting[0]
+    fitting = look.books.filter(ask).fitting
+    if fitting:
+        text = f"have {exceeded.key} of resourcequota {exceeded.quota} raised to {_sum(exceeded)}, now {exceeded.hard}"
+        yield text, ask, fitting[0]
+
+
+def _sum(exceeded: Exceeded) -> str:
+    meter = BY_KEY[exceeded.key]
+    amount = parse_amount(meter, exceeded.used) + parse_amount(meter, exceeded.asked)
+    like = exceeded.hard if exceeded.hard.endswith("Mi") else ""
+    return format_amount(meter, amount, like=like)
+
+
+# ---- for people ------------------------------------------------------------------------------------------------------
+
+
+def lines(said: Explanation, *, nodes: int) -> Iterator[str]:
+    """Yield the explanation for people; `nodes`: of so many the cards are shown."""
+    where = f" on node {said.node}" if said.node else ""
+    score = f", {said.score} of 10 points" if said.state == "fits" and said.score else ""
+    yield f"{said.pod}: {_STATES[said.state]}{where}{score}"
+    yield from _indented(said.asks)
+    yield from _indented(said.problems)
+    yield from _indented(said.notes)
+    if said.quota is not None:
+        quota = said.quota
+        yield (
+            f"  resourcequota {quota.quota}: {quota.key}: {quota.asked} asked, {quota.used} used, {quota.hard} allowed"
+        )
+    if said.nodes_total or said.codes:
+        parts = [f"{said.nodes_fitting} fit", *(f"{count} {code}" for code, count in said.codes.items())]
+        yield f"{said.nodes_total} nodes: {', '.join(parts)}"
+    yield from _indented(f"{code}: {text}" for code, text in said.remedies.items())
+    for node in said.nodes[:nodes]:
+        yield from _node_lines(node)
+    if len(said.nodes) > nodes > 0:
+        yield f"and {len(said.nodes) - nodes} nodes more (--nodes shows them)"
+    if said.suggestions:
+        yield "any one of these is enough:"
+        yield from _indented(f"{one.text} (then on node {one.node})" for one in said.suggestions)
+
+
+_STATES: Final = {
+    "placed": "placed",
+    "fits": "fits",
+    "pending": "fits nowhere",
+    "invalid": "asks in a way that has no meaning",
+    "nothing": "asks for no share",
+}
+
+
+def _indented(texts: Iterable[str]) -> Iterator[str]:
+    return (f"  {text}" for text in texts)
+
+
+def _node_lines(node: NodeSays) -> Iterator[str]:
+    container = f", container {node.container}" if node.container else ""
+    detail = f": {node.detail}" if node.detail else ""
+    yield f"node {node.node}: {node.text}{container}{detail}"
+    for name, cards in node.cards.items():
+        chosen = node.chosen.get(name, ())
+        for card in cards:
+            mark = "chosen" if card.uuid in chosen else card.code or "fits"
+            free = f"{format_memory(card.free_memory)}, {format_cores(card.free_cores)}, {card.free_seats} seats"
+            note = f"; {card.note}" if card.note else ""
+            yield f"  {name}: card {card.index} {card.uuid} {card.product}: {mark}; free {free}; {card.pods} pods{note}"
