@@ -230,6 +230,11 @@ class QuotaBook:
         """Whether a pod is here."""
         return uid in self._where
 
+    def charge(self, uid: str) -> Charge:
+        """Return what a pod comes to, nothing for one that is not here."""
+        entry = self._entry(uid)
+        return () if entry is None else entry.pod.charge
+
     # ---- what it comes to --------------------------------------------------------------------------------------------
 
     def verdict(self, uid: str) -> Exceeded | None:

@@ -115,20 +115,19 @@ class QuotaFeed:
         if pod.is_finished:
             self.book.drop_pod(pod.uid)
             return
-        ask = self._read(pod)
         if pod.node:
-            self._set_placed(pod, ask)
-        elif ask is not None:
+            self._set_placed(pod)
+            return
+        ask = self._read(pod)
+        if ask is not None:
             self._put(pod, self._asked(ask), placed=False)
 
-    def _set_placed(self, pod: WatchedPod, ask: PodAsk | None) -> None:
+    def _set_placed(self, pod: WatchedPod) -> None:
         grant = _grant_of(pod)
         if grant is None:  # ours is not on it, so kubelet's agent refuses it
             self.book.drop_pod(pod.uid)
             return
-        node, shape = pod.node, ask.shape if ask else None
-        charge = granted_charge(grant, pod.order, shape, lambda uuid: self._card(node, uuid))
-        self._put(pod, charge, placed=True)
+        self._put(pod, self._granted(pod, grant), placed=True)
 
     def _put(self, pod: PodView, charge: Charge, *, placed: bool) -> None:
         meta = pod.metadata
@@ -169,6 +168,29 @@ class QuotaFeed:
         """Count a pod as waiting again: its reservation was given back."""
         if ask.namespace in self._counted:
             self.book.release(ask.uid, self._asked(ask))
+
+    def check_grant(self, pod: WatchedPod, grant: Grant) -> None:
+        """Raise QuotaRefused where the quotas do not allow what a bound pod has more with this grant than now."""
+        if (pod.metadata.namespace or "") in self._counted:
+            now = dict(self.book.charge(pod.uid))
+            more = tuple((key, amount) for key, amount in self._granted(pod, grant) if amount > now.get(key, 0))
+            exceeded = self.book.exceeds(pod.uid, more)
+            if exceeded is not None:
+                raise QuotaRefused(pod.subject, exceeded)
+
+    def count_grant(self, pod: WatchedPod, grant: Grant) -> None:
+        """Count a bound pod as if it had this grant."""
+        if (pod.metadata.namespace or "") in self._counted:
+            self.book.hold(pod.uid, self._granted(pod, grant))
+
+    def recount(self, pod: WatchedPod) -> None:
+        """Count a pod as it is."""
+        if (pod.metadata.namespace or "") in self._counted:
+            self.set_pod(pod)
+
+    def _granted(self, pod: WatchedPod, grant: Grant) -> Charge:
+        ask, node = self._read(pod), pod.node
+        return granted_charge(grant, pod.order, ask.shape if ask else None, lambda uuid: self._card(node, uuid))
 
     def _asked(self, ask: PodAsk) -> Charge:
         return asked_charge(ask.shape, physical=min(self._sizes(), default=0))
