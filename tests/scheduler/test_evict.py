@@ -1,0 +1,278 @@
+"""Making room (K22): the place is claimed and kept, victims are evicted through the API, budgets are waited for."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+from lightkube.resources.core_v1 import PodEviction, PodStatus
+
+from partage.model import KubeError
+from partage.scheduler.books import Books
+from partage.scheduler.budgets import Budget, Budgets, Requirement
+from partage.scheduler.evict import KEEP_S, PLAN_S, Evictor
+from partage.scheduler.views import WatchedPod
+from tests.kube.support import FakeClock, until
+from tests.scheduler.support import ask, node, place, want
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from partage.model.ask import PodAsk
+    from partage.model.pod import PodView
+
+WEB = (Requirement("app", "In", frozenset({"web"})),)
+
+
+class World:
+    """A card that is full, and an API server that evicts."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.books = Books()
+        self.books.set_node(node("n", 1))
+        self.pods: dict[str, WatchedPod] = {}
+        self.budgets = Budgets()
+        self.evicted: list[str] = []
+        self.refusals: list[int] = []
+        self.nominated: list[tuple[str, str]] = []
+        self.events: list[tuple[str, str]] = []
+        self.messages: list[tuple[str, bool]] = []
+        self.evictor = Evictor(
+            cast("Any", self),
+            self.books,
+            self.clock,
+            pod=self.pods.get,
+            budgets=lambda: self.budgets,
+            told=self,
+            members=self.members,
+        )
+
+    def members(self, gang: str) -> list[WatchedPod]:
+        own = gang.removeprefix("default/")
+        return [one for one in self.pods.values() if (one.metadata.labels or {}).get("partage.io/gang") == own]
+
+    def add(self, name: str, priority: int, gib: int, *, on: str = "n", **labels: str) -> None:
+        asked = replace(ask(want(gib=gib), uid=name), priority=priority)
+        place(self.books, asked, on, priority=priority, bound_at=len(self.pods) + 1)
+        self.pods[name] = watched(name, priority, node=on, labels=labels)
+
+    def end(self, name: str) -> None:
+        """Let a pod be gone."""
+        del self.pods[name]
+        self.books.drop_pod(name)
+        self.evictor.gone(name)
+
+    def want(self, priority: int, gib: int, *, never: bool = False) -> PodAsk:
+        asked = replace(ask(want(gib=gib), uid="winner"), priority=priority)
+        policy = "Never" if never else None
+        self.evictor.wanted(cast("PodView", watched("winner", priority, policy=policy)), asked, ["n", "unknown"])
+        return asked
+
+    # ---- the API server, and where people hear of it ----
+
+    async def create(self, obj: PodEviction, *, name: str, namespace: str) -> None:
+        assert namespace == "default"
+        assert obj.deleteOptions is not None
+        assert obj.deleteOptions.preconditions is not None
+        assert obj.deleteOptions.preconditions.uid == name
+        if self.refusals:
+            raise KubeError("eviction", "no", "", "", status=self.refusals.pop(0))
+        self.evicted.append(name)
+
+    async def patch(self, resource: type, name: str, body: dict[str, Any], *, namespace: str) -> None:
+        assert (resource, namespace, body["metadata"]["uid"]) == (PodStatus, "default", "winner")
+        self.nominated.append((name, body["status"]["nominatedNodeName"]))
+
+    def pod_event(self, pod: PodView, reason: str, message: str, *, warning: bool = False) -> None:
+        self.events.append((pod.metadata.name or "", reason))
+        self.messages.append((message, warning))
+
+
+def watched(
+    name: str, priority: int, *, node: str = "", labels: dict[str, str] | None = None, policy: str | None = None
+) -> WatchedPod:
+    meta = {"name": name, "namespace": "default", "uid": name, "labels": labels or {}}
+    spec: dict[str, Any] = {"priority": priority, "nodeName": node, "preemptionPolicy": policy}
+    return msgspec.convert({"metadata": meta, "spec": spec}, WatchedPod)
+
+
+def play(world: World, script: Callable[[], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(world.evictor.run())
+            await script()
+            running.cancel()
+
+    asyncio.run(whole())
+
+
+async def settle() -> None:
+    for _ in range(30):
+        await asyncio.sleep(0)
+
+
+def full() -> World:
+    world = World()
+    for number in range(8):
+        world.add(f"low-{number}", 1, 10)
+    return world
+
+
+def test_the_place_is_claimed_the_victims_go_and_the_winner_gets_it() -> None:
+    world = full()
+
+    async def script() -> None:
+        winner = world.want(100, 15)
+        await until(lambda: len(world.evicted) == 2)
+        assert sorted(world.evicted) == ["low-6", "low-7"]
+        assert world.nominated == [("pod-winner", "n")]
+        assert world.evictor.node_of("winner") == "n"
+        world.end("low-6")
+        world.end("low-7")
+        assert world.books.filter(ask(want(gib=6))).fitting == [], "nobody else gets it"
+        assert world.books.filter(winner).fitting == ["n"]
+        place(world.books, winner, "n")
+        world.evictor.saw(watched("winner", 100, node="n"))
+        assert world.evictor.node_of("winner") is None
+
+    play(world, script)
+    assert world.books.nodes["n"].memory == [5 << 30]
+    assert ("winner", "PreemptionStarted") in world.events
+    assert ("low-6", "Preempted") in world.events
+    assert world.messages[0] == ("room is being made on node n: default/low-6, default/low-7 must go", False)
+
+
+def test_a_pod_that_may_not_preempt_and_one_that_would_gain_nothing() -> None:
+    world = full()
+
+    async def script() -> None:
+        world.want(100, 15, never=True)
+        await settle()
+        world.want(1, 15)
+        await settle()
+        world.clock.advance(10)
+        world.want(100, 90)
+        await settle()
+
+    play(world, script)
+    assert (world.evicted, world.events) == ([], [])
+
+
+def test_c144_a_budget_that_refuses_is_waited_for() -> None:
+    world = World()
+    world.budgets = Budgets((Budget("default", "web", WEB, 1),))
+    for name in ("r1", "r2"):
+        world.add(name, 1, 40, app="web")
+
+    async def script() -> None:
+        world.refusals = [429]
+        world.want(100, 80)
+        await until(lambda: world.clock.sleeping == 2)
+        assert world.evicted == []
+        world.clock.advance(2)
+        await until(lambda: len(world.evicted) == 2)
+
+    play(world, script)
+
+
+def test_a_budget_that_allows_nothing_protects() -> None:
+    world = World()
+    world.budgets = Budgets((Budget("default", "web", WEB, 0),))
+    world.add("r1", 1, 80, app="web")
+
+    async def script() -> None:
+        world.want(100, 80)
+        await settle()
+
+    play(world, script)
+    assert world.evicted == []
+
+
+def test_an_eviction_that_is_refused_for_good_ends_the_plan() -> None:
+    world = full()
+
+    async def script() -> None:
+        world.refusals = [403]
+        world.want(100, 15)
+        await until(lambda: ("winner", "PreemptionFailed") in world.events)
+        await settle()
+
+    play(world, script)
+    assert world.evicted == []
+    world.end("low-0")
+    assert world.books.filter(ask(want(gib=6))).fitting == ["n"], "the place is nobody's"
+
+
+def test_a_victim_that_is_gone_already_is_no_failure() -> None:
+    world = full()
+
+    async def script() -> None:
+        world.refusals = [404]
+        world.want(100, 15)
+        await until(lambda: world.evicted)
+
+    play(world, script)
+    assert len(world.evicted) == 1
+
+
+def test_the_place_is_given_back_when_nobody_comes() -> None:
+    for ends, after in ((True, KEEP_S), (False, PLAN_S)):
+        world = full()
+
+        async def script(world: World = world, ends: bool = ends, after: float = after) -> None:
+            world.want(100, 15)
+            await until(lambda: len(world.evicted) == 2)
+            if ends:
+                world.end("low-6")
+                world.end("low-7")
+            await until(lambda: world.clock.sleeping)
+            world.clock.advance(after - 1)
+            await settle()
+            assert world.evictor.node_of("winner") == "n"
+            world.clock.advance(2)
+            await until(lambda: world.evictor.node_of("winner") is None)
+
+        play(world, script)
+        assert world.books.nodes["n"].memory == ([20 << 30] if ends else [0])
+
+
+def test_the_winner_that_is_gone_gives_its_place_back() -> None:
+    world = full()
+
+    async def script() -> None:
+        world.want(100, 15)
+        await until(lambda: len(world.evicted) == 2)
+        world.evictor.gone("winner")
+
+    play(world, script)
+    assert world.books.nodes["n"].memory == [0]
+
+
+def test_one_pod_is_planned_for_once() -> None:
+    world = full()
+
+    async def script() -> None:
+        world.want(100, 15)
+        await until(lambda: len(world.evicted) == 2)
+        world.want(100, 15)
+        await settle()
+
+    play(world, script)
+    assert len(world.evicted) == 2
+
+
+def test_a_gang_is_evicted_on_all_its_nodes() -> None:
+    world = World()
+    world.books.set_node(node("m", 1))
+    world.add("g1", 1, 80, **{"partage.io/gang": "g"})
+    world.add("g2", 1, 10, on="m", **{"partage.io/gang": "g"})
+
+    async def script() -> None:
+        world.want(100, 80)
+        await until(lambda: len(world.evicted) == 2)
+
+    play(world, script)
+    assert sorted(world.evicted) == ["g1", "g2"]
