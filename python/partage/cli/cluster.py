@@ -76,10 +76,7 @@ def quota_feed(books: Books, pods: dict[tuple[str, str], WatchedPod]) -> QuotaFe
         state = books.nodes.get(node)
         return state.kinds[state.place[uuid]] if state is not None and uuid in state.place else None
 
-    def sizes() -> set[int]:
-        return {kind.physical for state in books.nodes.values() for kind in state.kinds}
-
-    return QuotaFeed(QuotaBook(), read=reads(read_ask), pods=pods.values, card=card, sizes=sizes)
+    return QuotaFeed(QuotaBook(), read=reads(read_ask), pods=pods.values, card=card, sizes=books.sizes)
 
 
 async def _read(kubeconfig: str | None, context: str | None) -> ClusterLook:

@@ -218,6 +218,10 @@ class Books:
         """What applies where a pod says nothing."""
         return self._defaults
 
+    def sizes(self) -> set[int]:
+        """Return the bytes that cards carry, of all kinds of cards seen."""
+        return self._kinds.sizes()
+
     @property
     def nodes(self) -> Mapping[str, NodeState]:
         """Every node by name, for `fits`; not to be changed."""

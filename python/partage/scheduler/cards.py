@@ -125,6 +125,10 @@ class Kinds:
         """Return the number of all nodes that have cards of these kinds (their ids) in this order."""
         return self._models.setdefault(kinds, len(self._models))
 
+    def sizes(self) -> set[int]:
+        """Return the bytes that cards of these kinds carry."""
+        return {kind.physical for kind in self._kinds}
+
     def topologies(self, devices: NodeDevices) -> Mapping[str, Topology]:
         """Return backend -> what its rules make of a node's links."""
         backends = tuple(card.backend for card in devices.devices)

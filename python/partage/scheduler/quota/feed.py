@@ -183,6 +183,11 @@ class QuotaFeed:
         if (pod.metadata.namespace or "") in self._counted:
             self.book.hold(pod.uid, self._granted(pod, grant))
 
+    def recount_all(self) -> None:
+        """Count all pods anew: cards are others than before."""
+        for pod in self._pods() if self._counted else ():
+            self.recount(pod)
+
     def recount(self, pod: WatchedPod) -> None:
         """Count a pod as it is."""
         if (pod.metadata.namespace or "") in self._counted:
