@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 MEMORY = "limits.nvidia.com/gpumem"
+HALF: Json = {"gpumem-percentage": 50}
 
 
 def node_object(facts: NodeFacts) -> WatchedNode:
@@ -50,7 +51,7 @@ def node_object(facts: NodeFacts) -> WatchedNode:
     )
 
 
-def pod_json(name: str = "a", *, annotations: Json | None = None, namespace: str = "default", **limits: object) -> Json:
+def pod_json(name: str = "a", *, annotations: Json | None = None, namespace: str = "default", **limits: Any) -> Json:
     """A pod; limits by the last word of NVIDIA's resources."""
     written = {f"nvidia.com/{key}": str(value) for key, value in limits.items()}
     return {
@@ -74,7 +75,7 @@ class World:
     pods: list[Json] = field(default_factory=list)
     quotas: dict[str, Json] = field(default_factory=dict)
 
-    def bound(self, on: str, name: str, **limits: object) -> World:
+    def bound(self, on: str, name: str, **limits: Any) -> World:
         """Add a pod that runs."""
         pod = pod_json(name, **limits)
         books = self.look().books
@@ -233,10 +234,10 @@ def test_a_quota_is_a_cause_with_its_numbers_and_what_helps() -> None:
 def test_a_part_of_a_card_is_kept_to_cards_that_the_quota_allows() -> None:
     small = {"physical": 24 << 30, "memory": 24 << 30}
     world = World([node("large", 1), node("small", [small])]).limited(gpumem="20000")
-    look = world.look(pod_json(gpu=1, **{"gpumem-percentage": 50}))
+    look = world.look(pod_json(gpu=1, **HALF))
     said = explain_pod(look, look.pod("default", "a"))
     assert (said.state, said.node, said.codes) == ("fits", "small", {"ResourceQuotaNotFit": 1})
-    refused = world.limited(gpumem="12287").look(pod_json(gpu=1, **{"gpumem-percentage": 50}))
+    refused = world.limited(gpumem="12287").look(pod_json(gpu=1, **HALF))
     told = explain_pod(refused, refused.pod("default", "a"))
     assert told.quota is not None
     assert told.quota.asked == "12288"

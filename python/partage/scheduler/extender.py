@@ -22,6 +22,8 @@ import structlog
 from partage.devices.ask import read_ask
 from partage.model import AskError, PartageError, ShareRefused
 from partage.model.grant import encode_grant
+from partage.model.reasons import Code
+from partage.scheduler.answers import Filtered, Unfit
 from partage.scheduler.bind import BindOrder, Outcome, Result
 from partage.scheduler.books import Books
 from partage.scheduler.facts_of import node_facts
@@ -34,6 +36,7 @@ from partage.scheduler.protocol import (
     NodeList,
     named,
 )
+from partage.scheduler.quota.feed import QuotaRefused
 from partage.scheduler.views import WatchedNode
 
 if TYPE_CHECKING:
@@ -43,9 +46,10 @@ if TYPE_CHECKING:
     from partage.kube import Clock
     from partage.model.ask import PodAsk
     from partage.model.pod import PodView
-    from partage.scheduler.answers import Unfit
     from partage.scheduler.bind import Binder
+    from partage.scheduler.evict import Evictor
     from partage.scheduler.leader import Term
+    from partage.scheduler.quota.feed import QuotaFeed
     from partage.scheduler.tell import Tell
     from partage.scheduler.views import WatchedPod
     from partage.scheduler.watch import Watch
@@ -81,6 +85,8 @@ class Extender:
         books: Books,
         watch: Watch,
         binder: Binder,
+        quotas: QuotaFeed,
+        evictor: Evictor,
         tell: Tell,
         clock: Clock,
         term: Term,
@@ -89,6 +95,8 @@ class Extender:
         self._books = books
         self._watch = watch
         self._binder = binder
+        self._quotas = quotas
+        self._evictor = evictor
         self._tell = tell
         self._clock = clock
         self._term = term
@@ -116,12 +124,23 @@ class Extender:
         if order is not None:
             return _pinned(candidates, order)
         self._books.release(ask.uid)  # kube-scheduler begins anew: what was promised it before has no taker
-        found = self._books.filter(ask, candidates.names)
+        found = self._found(args.pod, ask, candidates.names)
         if len(found.fitting) == 1:
-            self._reserve(ask, found.fitting)
+            self._reserve(self._asks[ask.uid] or ask, found.fitting)
         elif not found.fitting:
             self._tell.pending(ask, found)
         return candidates.answer(found.fitting, texts(found.refused))
+
+    def _found(self, pod: PodView, ask: PodAsk, nodes: Sequence[str]) -> Filtered:
+        """Return what the quotas and then the books say; where nothing fits, room may be made."""
+        try:
+            allowed = self._asks[ask.uid] = self._quotas.narrowed(pod, ask)
+        except QuotaRefused as refused:
+            return Filtered([], {name: Unfit(name, Code.QUOTA, note=refused.reason) for name in nodes})
+        found = self._books.filter(allowed, nodes)
+        if not found.fitting:
+            self._evictor.wanted(pod, allowed, nodes)
+        return found
 
     def _filter_whole(self, ask: PodAsk, candidates: Candidates) -> FilterAnswer:
         """Answer about whole nodes, promising nothing.
@@ -148,7 +167,9 @@ class Extender:
         candidates = _candidates(args)
         try:
             ask = self._read(args.pod)
-        except AskError:
+            if ask is not None:
+                ask = self._asks[ask.uid] = self._quotas.narrowed(args.pod, ask)
+        except (AskError, QuotaRefused):
             ask = None  # filter has said so
         if ask is None or self._binder.order_of(ask.uid) is not None:
             return [HostPriority(name, 0) for name in candidates.names]

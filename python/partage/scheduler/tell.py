@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
@@ -24,7 +25,7 @@ from lightkube.resources.core_v1 import PodStatus
 
 from partage.kube import EventRecorder, PatchType, Rate, node_reference
 from partage.model import KubeError, names
-from partage.model.reasons import remedy
+from partage.model.reasons import Code, remedy
 
 if TYPE_CHECKING:
     from partage.kube import Client, Clock
@@ -135,7 +136,9 @@ class Tell:
         more = [] if len(shown) <= CODES_MAX else [f"{len(shown) - CODES_MAX} more reasons"]
         parts = [", ".join(shown[:CODES_MAX] + more) or "no node to ask about"]
         best = nearest(found)
-        if best is not None:
+        if reason == Code.QUOTA:
+            parts += [unfit.note for unfit in islice(found.refused.values(), 1) if unfit.note]
+        elif best is not None:
             parts.append(f"{best.node} comes nearest: {best.detail}")
         if counts:
             parts.append(remedy(next(iter(counts))))

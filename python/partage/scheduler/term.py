@@ -17,6 +17,7 @@ from partage.model import names
 from partage.scheduler.audit import differences
 from partage.scheduler.bind import Binder
 from partage.scheduler.books import Books
+from partage.scheduler.duties import Duties
 from partage.scheduler.extender import Extender
 from partage.scheduler.tell import Tell
 from partage.scheduler.watch import Watch
@@ -69,9 +70,14 @@ class Reign:
         self.watch = Watch(world.client, self.books, clock)
         self.binder = Binder(world.poster, world.client, clock)
         self.tell = Tell(world.client, clock, world.instance, tells_success=world.tells_success)
+        self.duties = Duties(
+            world.client, self.books, self.watch, clock, options=world.options, instance=world.instance
+        )
         self.extender = Extender(
             books=self.books,
             watch=self.watch,
+            quotas=self.duties.quotas,
+            evictor=self.duties.evictor,
             binder=self.binder,
             tell=self.tell,
             clock=clock,
@@ -83,12 +89,12 @@ class Reign:
         self._world = world
         self._ready = asyncio.Event()
         self.watch.on_pod = self._saw
-        self.watch.on_gone = self.extender.gone
+        self.watch.on_gone = self._gone
         self.watch.on_unreadable = self.tell.unreadable
 
     @property
     def is_ready(self) -> bool:
-        """Whether all pods and nodes of this term are listed."""
+        """Whether all pods, nodes and quotas of this term are listed."""
         return self._ready.is_set()
 
     async def wait_ready(self) -> None:
@@ -100,8 +106,10 @@ class Reign:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.watch.run(), name="watch")
             tasks.create_task(self.tell.run(), name="tell")
+            tasks.create_task(self.duties.run(), name="duties")
             begin = self._world.clock.now()
             await self.watch.wait_synced()
+            await self.duties.wait_synced()
             self._ready.set()
             took = round(self._world.clock.now() - begin, 3)
             log.info(
@@ -113,10 +121,15 @@ class Reign:
 
     def _saw(self, pod: WatchedPod) -> None:
         self.extender.saw(pod)
+        self.duties.saw(pod)
         if not pod.node:
             condition = pod.condition(names.CONDITION_PLACED)
             if condition is not None and condition.status == "False":
                 self.tell.waits_already(pod, condition.reason or "")
+
+    def _gone(self, uid: str) -> None:
+        self.extender.gone(uid)
+        self.duties.gone(uid)
 
     async def _tidy(self) -> None:
         while True:

@@ -87,6 +87,11 @@ class Watch:
         """All pods."""
         return self._pods
 
+    @property
+    def nodes(self) -> Informer[WatchedNode]:
+        """All nodes."""
+        return self._nodes
+
     def pod(self, uid: str) -> WatchedPod | None:
         """Return the pod with this UID, or None."""
         return self._pods.get(uid)

@@ -50,6 +50,11 @@ class QuotaRefused(ShareRefused):
         value = f"{exceeded.asked} of {exceeded.key} asked, {exceeded.used} used"
         super().__init__(subject, value, f"resourcequota {exceeded.quota} allows {exceeded.hard}", STEP)
 
+    @property
+    def reason(self) -> str:
+        """What is wrong, without whose and what to do."""
+        return f"{self.value}; {self.limit}"
+
 
 class QuotaFeed:
     """The way to the book; owned by one event loop.
