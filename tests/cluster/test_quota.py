@@ -14,8 +14,6 @@ from partage.model.units import GI
 from tests.cluster.scheduling import APISERVER, Site, share_pod
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.cluster.api import Json
     from tests.cluster.cluster import Cluster
     from tests.cluster.conftest import OpenControlPlane
@@ -25,7 +23,7 @@ CONTROLLERS = "--controllers=resourcequota-controller,disruption-controller,repl
 
 
 @pytest.fixture
-def site(control_plane: OpenControlPlane) -> Iterator[Site]:
+def site(control_plane: OpenControlPlane) -> Site:
     """One node with two cards of 24 GB, and our scheduler."""
     cluster: Cluster = control_plane(scheduler=False, apiserver_flags=APISERVER, controller_manager_flags=[CONTROLLERS])
     made = Site(cluster).prepare()

@@ -15,6 +15,7 @@ from partage.kube.poster import Answer
 from partage.model import KubeError, names
 from partage.scheduler.bind import Binder
 from partage.scheduler.books import Books
+from partage.scheduler.duties import Duties
 from partage.scheduler.extender import Extender
 from partage.scheduler.facts_of import node_facts, pod_facts
 from partage.scheduler.leader import Term
@@ -103,14 +104,18 @@ class Desk:
         self.binder = Binder(self.api, client, self.clock)
         self.watch = Watch(client, self.books, self.clock)
         self.tell = Tell(client, self.clock, "test")
+        options = options or AskOptions()
+        self.duties = Duties(client, self.books, self.watch, self.clock, options=options, instance="test")
         self.extender = Extender(
             books=self.books,
             watch=self.watch,
             binder=self.binder,
+            quotas=self.duties.quotas,
+            evictor=self.duties.evictor,
             tell=self.tell,
             clock=self.clock,
             term=Term(7),
-            options=options or AskOptions(),
+            options=options,
         )
         self.nodes = [one["metadata"]["name"] for one in nodes]
         for one in nodes:

@@ -25,7 +25,7 @@ from partage.scheduler.quota.scope import traits_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from lightkube.models.core_v1 import ResourceQuota
+    from lightkube.resources.core_v1 import ResourceQuota
 
     from partage.kube import Change
     from partage.model.ask import PodAsk
