@@ -17,7 +17,7 @@ from partage.model.reasons import REASONS, Code, remedy
 from partage.model.units import format_cores, format_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from partage.model.grant import Mode
     from partage.model.need import Need
@@ -106,6 +106,34 @@ class Refused(Mapping[str, Unfit], ABC):
     @abstractmethod
     def texts(self) -> Mapping[str, str]:
         """Return the line of every node for `FailedNodes`, which is quick."""
+
+
+class RefusedAlike(Refused):
+    """All nodes refuse for what is not theirs, such as a quota."""
+
+    def __init__(self, names: Iterable[str], code: Code, note: str) -> None:
+        self._names = dict.fromkeys(names)
+        self._code = code
+        self._note = note
+
+    def __getitem__(self, name: str) -> Unfit:
+        if name not in self._names:
+            raise KeyError(name)
+        return Unfit(name, self._code, note=self._note)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def codes(self) -> Mapping[str, Code]:
+        """Return the code of every node."""
+        return dict.fromkeys(self._names, self._code)
+
+    def texts(self) -> Mapping[str, str]:
+        """Return the line of every node."""
+        return dict.fromkeys(self._names, f"{self._code}: {self._note}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from partage.devices.ask import read_ask
 from partage.model import AskError, PartageError, ShareRefused
 from partage.model.grant import encode_grant
 from partage.model.reasons import Code
-from partage.scheduler.answers import Filtered, Unfit
+from partage.scheduler.answers import Filtered, RefusedAlike
 from partage.scheduler.bind import BindOrder, Outcome, Result
 from partage.scheduler.books import Books
 from partage.scheduler.facts_of import node_facts
@@ -125,18 +125,19 @@ class Extender:
             return _pinned(candidates, order)
         self._books.release(ask.uid)  # kube-scheduler begins anew: what was promised it before has no taker
         found = self._found(args.pod, ask, candidates.names)
+        refused = dict(found.refused.texts())  # before the books change
         if len(found.fitting) == 1:
             self._reserve(self._asks[ask.uid] or ask, found.fitting)
         elif not found.fitting:
             self._tell.pending(ask, found)
-        return candidates.answer(found.fitting, texts(found.refused))
+        return candidates.answer(found.fitting, refused)
 
     def _found(self, pod: PodView, ask: PodAsk, nodes: Sequence[str]) -> Filtered:
         """Return what the quotas and then the books say; where nothing fits, room may be made."""
         try:
             allowed = self._asks[ask.uid] = self._quotas.narrowed(pod, ask)
         except QuotaRefused as refused:
-            return Filtered([], {name: Unfit(name, Code.QUOTA, note=refused.reason) for name in nodes})
+            return Filtered([], RefusedAlike(nodes, Code.QUOTA, refused.reason))
         found = self._books.filter(allowed, nodes)
         if not found.fitting:
             self._evictor.wanted(pod, allowed, nodes)
@@ -157,7 +158,7 @@ class Extender:
                 books.set_node(node_facts(_NODE.decode(whole[name])))
             found.append(books.filter(ask, strangers))
         fits = {name for part in found for name in part.fitting}
-        refused = {name: text for part in found for name, text in texts(part.refused).items()}
+        refused = {name: text for part in found for name, text in part.refused.texts().items()}
         return candidates.answer([name for name in candidates.names if name in fits], refused)
 
     # ---- prioritize --------------------------------------------------------------------------------------------------
@@ -280,19 +281,6 @@ class Extender:
             old, _ = self._asks.popitem(last=False)
             self._scores.pop(old, None)
         return ask
-
-
-def texts(refused: Mapping[str, Unfit]) -> dict[str, str]:
-    """Return node -> reason; there are few different ones, and a thousand nodes."""
-    made: dict[object, str] = {}
-    answer: dict[str, str] = {}
-    for name, unfit in refused.items():
-        key = (unfit.code, unfit.cards, unfit.of)
-        text = made.get(key)
-        if text is None:
-            text = made[key] = unfit.text
-        answer[name] = text
-    return answer
 
 
 def _candidates(args: Args) -> Candidates:
