@@ -19,7 +19,7 @@ help:
 	@echo "  test-c, test-python, test-clients, test-cluster, test-gpu: one layer; test-wheel: an installed wheel works without the checkout"
 	@echo "make build          .venv/bin/partage, build/lib/libvgpu.so, build/sim/{libcuda,libnvidia-ml}.so.1"
 	@echo "make cluster        a real Kubernetes with one node, left running; make cluster-down ends it"
-	@echo "make soak           kills, mutated files, crowds of processes (SOAK=ci: the small counts)"
+	@echo "make soak           kills, mutated files, crowds of processes and of pods (SOAK=ci: the small counts)"
 	@echo "make bench          what a call costs, what shares are kept: hours, goes on where it was stopped (bench-smoke: minutes)"
 	@echo "make sanitizers     C tests under ASan+UBSan, then TSan; compilers: gcc and clang, warnings are errors"
 	@echo "make lint | format  check, or repair what a program can repair; docs: write the generated pages again"
@@ -50,7 +50,7 @@ $(VENV)/.clients: $(VENV)/.base
 	$(call install,demo agent test clients)
 
 $(VENV)/.cluster: $(VENV)/.base
-	$(call install,demo test cluster)
+	$(call install,demo agent test cluster)
 
 $(VENV)/.bench: $(VENV)/.base
 	$(call install,agent test bench)
@@ -124,7 +124,7 @@ compilers: $(VENV)/.base
 		$(CMAKE) -S . -B build-$$compiler -DCMAKE_C_COMPILER=$$compiler -DPARTAGE_WERROR=ON -DPARTAGE_PYTHON=OFF > /dev/null && \
 		$(BIN)/cmake --build build-$$compiler -j $(JOBS) -- --quiet || exit 1; done
 
-soak: build $(VENV)/.clients
+soak: build $(VENV)/.clients cluster-setup
 	@PARTAGE_SOAK=$(SOAK) $(BIN)/python tools/layers.py $(BUILD) soak
 
 bench: build $(VENV)/.bench

@@ -255,6 +255,11 @@ class Agent:
 
     # ---- pods ----------------------------------------------------------------------------------------------------
 
+    def ledger_spoilt(self, hand_over: str, why: str) -> None:
+        """Say on its pod that a container was closed because of what it did to its ledger."""
+        if self.front is not None:
+            self.front.ledger_spoilt(hand_over, why)
+
     async def _follow_pods(self) -> None:
         async for change in self._pods.changes():
             if change.gone or change.pod.is_over:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from partage_plugin.safe import SafeMode
 
 RESIZED: Final = "ShareResized"
+LEDGER_SPOILT: Final = "LedgerSpoilt"
 SYNC_S: Final = 5.0  # without the API server kubelet still gets its seats: containers then wait, pods do not fail
 
 log = structlog.get_logger("partage.agent")
@@ -233,7 +234,7 @@ class SharesFront:
             if entry.name is None or entry.name in self._desk.held:
                 continue
             pod = self._pods.get(entry.pod_uid)
-            if pod is not None and pod.is_over:
+            if self._is_no_more(pod, entry.name):
                 continue
             try:
                 self._store.ensure(entry.name)
@@ -247,6 +248,12 @@ class SharesFront:
                 continue
             self._restore_whole_cards(pod, checkpoint)
             yield Claim(entry.name, pod, entry.container, len(entry.ids))
+
+    def _is_no_more(self, pod: Pod | None, name: str) -> bool:
+        """Whether nothing is to be made whole: the pod has ended, or is gone and a reboot took what it had here."""
+        if pod is not None:
+            return pod.is_over
+        return self._pods.is_synced and not self._store.entry(name).path.exists()
 
     def _restore_whole_cards(self, pod: Pod, checkpoint: Checkpoint) -> None:
         """Remember from its policies which whole cards a pod without a grant has."""
@@ -297,6 +304,17 @@ class SharesFront:
         if generation is not None:
             message = f"generation {generation}"
             self._reports.condition(pod, names.CONDITION_RESIZED, holds=True, reason=RESIZED, message=message)
+
+    def ledger_spoilt(self, hand_over: str, why: str) -> None:
+        """Say on its pod that a container gets no more memory: it has written over its ledger itself."""
+        held = self._desk.held.get(hand_over)
+        pod = None if held is None else self._pods.get(held.pod_uid)
+        if held is None or pod is None:
+            return
+        value = f"closed: {why}"
+        limit, step = "a ledger is written by the library alone", "restart the container: it gets a new one"
+        subject = f"container {held.container!r} of {pod.full_name}"
+        self._refused(pod, Refused(LEDGER_SPOILT, (subject, value, limit, step)))
 
     def forget(self, uids: Iterable[str]) -> None:
         """Forget the grants of pods that are no more."""

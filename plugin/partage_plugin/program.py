@@ -115,7 +115,8 @@ class _World:
         self._backend = NvidiaBackend(self._options.options, clock, driver)
         self._pods = ClusterPods(client, settings.node)
         self._reports = KubeReports(client, self._pods, settings.node, calls=self._calls)
-        self._hub = Hub(lambda: _nvml(driver))
+        self._hub = Hub(lambda: _nvml(driver), on_closed=self._on_closed)
+        self._loop = asyncio.get_running_loop()
         self.agent = Agent(
             choices=Choices(
                 node=settings.node,
@@ -139,7 +140,11 @@ class _World:
             settings.node, KubeNode(client, settings.node), self.agent.cards, clock, say=self._say, safe=self._safe
         )
         self.agent.tell_node = self._node.tell
-        self._sampler = Sampler(Reader(lambda: held_of(self.agent), lambda: card_figures(self.agent.cards)).read, clock)
+        self._sampler = Sampler(
+            Reader(lambda: held_of(self.agent), lambda: card_figures(self.agent.cards)).read,
+            clock,
+            present=lambda: frozenset(self.agent.desk.held),
+        )
 
     async def run(self, hangup: asyncio.Event) -> None:
         """Serve until cancelled or something cannot go on."""
@@ -153,6 +158,11 @@ class _World:
             tasks.create_task(self._reload(hangup), name="settings")
             if self._settings.metrics.port:
                 tasks.create_task(self._serve(), name="pages")
+
+    def _on_closed(self, hand_over: str, why: str) -> None:
+        """Pass on what a watcher found, from its thread into ours."""
+        with contextlib.suppress(RuntimeError):  # we have ended
+            self._loop.call_soon_threadsafe(self.agent.ledger_spoilt, hand_over, why)
 
     async def _serve(self) -> None:
         metrics = self._settings.metrics

@@ -2,34 +2,39 @@
 
 `NodeAgent(cluster)` makes the machine (once; it lies on the node's disk and outlives a reboot), the agent's account and
 its kubeconfig; `start` runs it as a program of the node and returns once kubelet counts its seats. `grant` writes what
-the scheduler would; `bound` creates a pod, binds it with a grant and gives it back.
+the scheduler would; `bound` creates a pod, binds it with a grant and gives it back. What its users see of it: `top`,
+`metrics`. What can go wrong: it does not register; the test's report has the end of its log.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
 
 from partage.shm import read_policy
 from partage.sim import machine
 from partage.sim.state import read_state
-from tests.cluster.process import POLL
+from tests.cluster.changes import Changes, deadline, left
+from tests.cluster.controlplane import free_port
+from tests.cluster.images import BUILD, TOP
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
     from tests.cluster.api import Json
     from tests.cluster.cluster import Cluster
     from tests.cluster.namespace import Namespace
 
-TOP: Final = Path(__file__).resolve().parents[2]
-BUILD: Final = Path(os.environ.get("PARTAGE_BUILD", TOP / "build"))
 RESOURCE: Final = "nvidia.com/gpu"
 MI: Final = 1 << 20
 GI: Final = 1 << 30
@@ -49,6 +54,8 @@ class NodeAgent:
     cluster: Cluster
     profile: str = PROFILE
     flags: Sequence[str] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    pages: bool = False  # whether it answers on a port; two at once cannot have one
     uuids: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -56,9 +63,10 @@ class NodeAgent:
         self.disk = node.directory / "agent"  # what a reboot keeps
         self.root = node.volatile / "partage"
         self.sim = self.disk / "sim"
-        self.sim.mkdir(parents=True, exist_ok=True)
-        self.sim.chmod(0o777)
+        self.disk.mkdir(exist_ok=True)
+        self.port = free_port() if self.pages else 0
         self.environment = {
+            **self.environment,
             "PYTHONPATH": f"{TOP}/python:{TOP}/plugin",
             "PARTAGE_SIM_DIR": str(self.sim),
             "PARTAGE_SIM_LIBRARIES": str(BUILD / "sim"),
@@ -76,7 +84,7 @@ class NodeAgent:
     def make_machine(self) -> None:
         """Make the machine and what stands for its device nodes, unless they are there."""
         if not self.machine.exists():
-            self.command("sim", "create", self.profile)
+            self.command("sim", "create", self.profile, "--shared")
         self.command("sim", "tree", str(self.disk / "tree"))
         with machine.Machine(self.machine) as there:
             self.uuids = [device.uuid for device in read_state(there).devices]
@@ -85,7 +93,7 @@ class NodeAgent:
         """Run `partage` on the node's machine."""
         done = subprocess.run(
             [sys.executable, "-m", "partage", *arguments],
-            env={**os.environ, **self.environment},
+            env={**os.environ, **self.environment, "XDG_RUNTIME_DIR": str(self.root.parent)},
             capture_output=True,
             text=True,
             check=False,
@@ -106,7 +114,8 @@ class NodeAgent:
             "locks": self.locks,
         }
         flags = [f"--places-{name}={path}" for name, path in places.items()]
-        flags += [f"--node={node.name}", f"--kubeconfig={self.kubeconfig}", "--driver=simulated", "--metrics-port=0"]
+        flags += [f"--node={node.name}", f"--kubeconfig={self.kubeconfig}", "--driver=simulated"]
+        flags += [f"--metrics-port={self.port}", "--metrics-address=127.0.0.1"]
         argv = [sys.executable, "-m", "partage_plugin.main", *flags, *self.flags]
         self.process = node.run("agent", argv, self.environment)
         if wait:
@@ -127,6 +136,28 @@ class NodeAgent:
 
         name = self.cluster.node.name
         self.cluster.api.wait("nodes", name, counted, what=f"{count} of {RESOURCE}", seconds=seconds)
+
+    # ---- what its users see ------------------------------------------------------------------------------------------
+
+    def top(self) -> Json:
+        """Return what `partage top --node` shows, as JSON; takes two looks, half a second apart."""
+        page = f"http://127.0.0.1:{self.port}"
+        return dict(json.loads(self.command("top", "--json", "--node", "--agent", page)))
+
+    def metrics(self) -> dict[str, dict[str, float]]:
+        """Return its figures of containers: series -> `pod/container` -> value, for those that have a pod."""
+        text = httpx.get(f"http://127.0.0.1:{self.port}/metrics", trust_env=False).text
+        found: dict[str, dict[str, float]] = {}
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                if "pod" in sample.labels:
+                    whose = f"{sample.labels['pod']}/{sample.labels['container']}"
+                    found.setdefault(sample.name, {})[whose] = sample.value
+        return found
+
+    def said(self, condition: Callable[[str], bool], what: str, seconds: float = 30) -> None:
+        """Return once its log says so."""
+        self.until(lambda: condition(self.process.tail(200)), what, seconds)
 
     # ---- what a scheduler does ---------------------------------------------------------------------------------------
 
@@ -184,14 +215,22 @@ class NodeAgent:
         policy = read_policy(path / "policy")
         return policy.devices[0].memory if policy.is_open else 0
 
-    def until(self, condition: Any, what: str, seconds: float = 30) -> None:
-        """Return once `condition()` holds of something that nobody announces."""
-        deadline = time.monotonic() + seconds
-        while not condition():
-            assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}\n{self.process.tail(60)}"
-            time.sleep(POLL)
+    def until(self, condition: Callable[[], object], what: str, seconds: float = 30) -> None:
+        """Return once `condition()` holds of its hand-overs, its CDI specs or its log: looked at when those change."""
+        end = deadline(seconds)
+        with Changes((self.root, self.cluster.node.cdi, self.process.log)) as changes:
+            while not condition():
+                assert left(end) > 0, f"not within {seconds:g} s: {what}\n{self.process.tail(60)}"
+                changes.wait(left(end))
 
 
 def limits(memory_mib: int, cores: int, count: int = 1) -> Mapping[str, str]:
     """Return a container's limits as HAMi's users write them."""
     return {RESOURCE: str(count), "nvidia.com/gpumem": str(memory_mib), "nvidia.com/gpucores": str(cores)}
+
+
+def total_of(lines: str) -> tuple[int, str]:
+    """Return what the driver told a greedy program of its card: how much memory it has, and which one it is."""
+    found = re.search(r"free \d+ total (\d+) of (GPU-\S+)", lines)
+    assert found, lines
+    return int(found[1]), found[2]

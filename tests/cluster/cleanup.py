@@ -60,6 +60,7 @@ SYSCTLS: Final = (
     "kernel/keys/root_maxbytes",
 )
 PATIENCE: Final = 30.0  # seconds for the kernel to let go of killed processes, mounts and cgroups
+AGAIN: Final = 0.05  # seconds: the kernel does not say when a cgroup of the first version can be removed
 MNT_DETACH: Final = 2
 RECORD: Final = "host.json"
 
@@ -101,12 +102,12 @@ def clean_up(directory: Path) -> list[str]:
         return []
     left = []
     record = HostRecord.read(directory)
-    if not settle(lambda: end_processes(directory, record)):
+    if not settle(lambda: end_processes(directory, record)):  # waits itself, for each one's end
         left.append("processes that do not die")
     for mount in mounts_below(directory):
         unmount(mount)
     if record:
-        if not settle(lambda: remove_cgroups(record.cgroup)):
+        if not settle(lambda: remove_cgroups(record.cgroup), AGAIN):
             left.append(f"cgroup {record.cgroup}")
         remove_links(record.bridge)
         remove_files(directory, record)
@@ -118,13 +119,13 @@ def clean_up(directory: Path) -> list[str]:
     return left
 
 
-def settle(step: Callable[[], bool]) -> bool:
-    """Repeat a step until it answers that nothing is left, or the patience is over."""
+def settle(step: Callable[[], bool], apart: float = 0) -> bool:
+    """Repeat a step, `apart` seconds apart, until it answers that nothing is left, or the patience is over."""
     deadline = time.monotonic() + PATIENCE
     while not step():
         if time.monotonic() > deadline:
             return False
-        time.sleep(0.05)
+        time.sleep(apart)
     return True
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import signal
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import packages
+from tests.cluster.agent import NodeAgent
 from tests.cluster.binaries import CHART_TOOLS, TOOLS, Binaries, Tool, UnavailableError, obtain
 from tests.cluster.cluster import Cluster
 from tests.cluster.controlplane import Options
@@ -127,3 +129,11 @@ def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Name
     made = Namespace(cluster, f"{plain}-{secrets.token_hex(2)}").open()
     yield made
     made.close()
+
+
+@pytest.fixture(scope="module")
+def agent(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[NodeAgent]:
+    """The node agent for the tests of one file, as its `AGENT` wants it (fields of NodeAgent)."""
+    made = NodeAgent(cluster, **getattr(request.module, "AGENT", {})).start()
+    yield made
+    made.process.kill(signal.SIGTERM)

@@ -100,14 +100,15 @@ class Containerd:
         )
 
     def start(self) -> None:
-        """Start it and return when it answers."""
+        """Start it and return when it answers; ComponentFailedError where it does not within 30 s."""
         self.cdi.mkdir(parents=True, exist_ok=True)
+        self.socket.unlink(missing_ok=True)  # one that was killed leaves it
         self.process.start()
-        self.ready()
+        self.process.until(self.answers, seconds=30, what="answering", watch=[self.socket])
 
-    def ready(self) -> None:
-        """Return when it answers; ComponentFailedError where it does not within 30 s."""
-        self.process.until(lambda: self.ctr("version").returncode == 0, seconds=30, what="answering")
+    def answers(self) -> bool:
+        """Say whether it serves; where its socket is there, that is waited for."""
+        return self.socket.exists() and self.ctr("--connect-timeout=30s", "version").returncode == 0
 
     def ctr(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run ctr in Kubernetes' namespace."""

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
-def compile_c(source: Path, program: Path, *flags: str) -> Path:
-    """Compile one C file with the machine's compiler; CalledProcessError where it does not compile."""
+def compile_c(source: Path, program: Path, *flags: str, compiler: str | None = None) -> Path:
+    """Compile one C file, with the machine's compiler unless named; CalledProcessError where it does not compile."""
     program.parent.mkdir(parents=True, exist_ok=True)
-    compiler = os.environ.get("CC", "cc")
+    compiler = compiler or os.environ.get("CC", "cc")
     subprocess.run([compiler, "-std=c11", "-O1", "-Wall", "-o", program, source, *flags], check=True)
     return program
 

@@ -1,13 +1,15 @@
-"""The images that tests run: pause, box, client, bare, and the same as other users.
+"""The images that tests run: pause, box, client, bare, musl, and the same as other users.
 
-`box` is a busybox. `client` has this environment's Python; its standard library and site-packages are mounted from the
-host (`client_mounts`), so third-party CUDA clients run in it unmodified. `bare` is what distroless images are: one
-dynamic C program, libc, nothing else. None has a driver or the product's library: those come to a container as they
-do in production. What can go wrong: no busybox, no static libc; the set-up installs both.
+`box` is a busybox with the C tenants. `client` has this environment's Python; its standard library and site-packages
+are mounted from the host (`client_mounts`), so third-party CUDA clients run in it unmodified. `bare` is what distroless
+images are: one dynamic C program, libc, nothing else; `musl` has another C library, as Alpine's images. None has a
+driver or the product's library: those come to a container as they do in production. What can go wrong: no busybox, no
+static libc, no musl; the set-up installs them.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import sysconfig
@@ -21,6 +23,8 @@ from tests.cluster.image import Image, Tree, compile_c
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+TOP: Final = Path(__file__).resolve().parents[2]
+BUILD: Final = Path(os.environ.get("PARTAGE_BUILD", TOP / "build"))
 PROGRAMS: Final = Path(__file__).parent / "programs"
 PAUSE: Final = "partage.test/pause:1"
 BOX: Final = "partage.test/box:1"
@@ -29,6 +33,9 @@ CLIENT: Final = "partage.test/client:1"
 CLIENT_USER: Final = "partage.test/client-user:1"
 BARE: Final = "partage.test/bare:1"
 BARE_USER: Final = "partage.test/bare-user:1"
+MUSL: Final = "partage.test/musl:1"
+#: The dynamic loader, at the path that programs name.
+LOADER: Final = {"x86_64": "/lib64/ld-linux-x86-64.so.2", "aarch64": "/lib/ld-linux-aarch64.so.1"}[os.uname().machine]
 #: Applets that tests call; busybox has a link for each.
 APPLETS: Final = [
     "sh",
@@ -52,6 +59,7 @@ APPLETS: Final = [
     "stat",
     "wget",
     "su",
+    "unshare",
 ]
 ACCOUNTS: Final = (
     "root:x:0:0:root:/root:/bin/sh\ntenant:x:1000:1000:tenant:/tmp:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n"
@@ -80,6 +88,25 @@ def box(tree: Tree) -> Tree:
 def greedy(tree: Tree, work: Path) -> Tree:
     """Add the C tenant at /greedy, dynamically linked to libc alone."""
     return tree.program("greedy", compile_c(PROGRAMS / "greedy.c", work / "greedy-program", "-ldl"))
+
+
+def tenants(tree: Tree, work: Path) -> Tree:
+    """Add all C tenants: greedy, busy, a library that opens the driver itself, a program that carries it in itself."""
+    greedy(tree, work).program("busy", compile_c(PROGRAMS / "busy.c", work / "busy-program", "-ldl"))
+    library = compile_c(TOP / "tests/c/entry/deep_library.c", work / "deep.so", "-shared", "-fPIC", "-ldl")
+    archive = str(BUILD / "sim/libcuda_static.a")
+    flags = ("-static", archive, "-lpthread", "-lm")
+    static = compile_c(TOP / "tests/sim/programs/static_tenant.c", work / "static-program", *flags)
+    triplet = library_directories()[0]  # where the loader looks for itself, for a namespace of its own
+    tree.link(str(triplet / Path(LOADER).name), LOADER)
+    return tree.file("deep.so", library, mode=0o755).file("static", static, mode=0o755)
+
+
+def musl(tree: Tree, work: Path) -> Tree:
+    """Add the C tenant as another C library's, with that library and its loader."""
+    program = compile_c(PROGRAMS / "greedy.c", work / "greedy-musl", compiler="musl-gcc")
+    loader = Path("/lib") / f"ld-musl-{os.uname().machine}.so.1"
+    return tree.file("greedy", program, mode=0o755).file(f"usr{loader}", loader.resolve(), mode=0o755)
 
 
 def client(tree: Tree) -> Tree:
@@ -127,18 +154,19 @@ def recipes() -> dict[str, Recipe]:
     loop = ["/bin/sh", "-c", "trap exit TERM; while :; do sleep 3600 & wait $!; done"]
 
     def full(tree: Tree, work: Path) -> Tree:
-        return client(greedy(box(base(tree)), work))
+        return client(tenants(box(base(tree)), work))
 
     python = Path(sys.prefix).resolve() / "bin" / "python"
     search = {"PATH": f"{python.parent}:/bin"}
     made = [
         Recipe(Image(PAUSE, ["/pause"]), pause),
-        Recipe(Image(BOX, loop), lambda tree, work: greedy(box(base(tree)), work)),
-        Recipe(Image(BOX_USER, loop, user="1000:1000"), lambda tree, work: greedy(box(base(tree)), work)),
+        Recipe(Image(BOX, loop), lambda tree, work: tenants(box(base(tree)), work)),
+        Recipe(Image(BOX_USER, loop, user="1000:1000"), lambda tree, work: tenants(box(base(tree)), work)),
         Recipe(Image(CLIENT, [str(python)], environment=search), full),
         Recipe(Image(CLIENT_USER, [str(python)], user="tenant", environment=search), full),
         Recipe(Image(BARE, ["/greedy"]), lambda tree, work: greedy(base(tree), work)),
         Recipe(Image(BARE_USER, ["/greedy"], user="65534"), lambda tree, work: greedy(base(tree), work)),
+        Recipe(Image(MUSL, loop), lambda tree, work: musl(box(base(tree)), work)),
     ]
     return {recipe.image.reference: recipe for recipe in made}
 

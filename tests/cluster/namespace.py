@@ -124,7 +124,7 @@ class Namespace:
                 raise
             if time.monotonic() > deadline:
                 raise AssertionError(f"{resource} {body['metadata']['name']} was never denied with {words!r}")
-            time.sleep(POLL)
+            time.sleep(POLL)  # nothing tells when a server has taken a policy over
 
     # ---- what a user reads -----------------------------------------------------------------------------------------
 
@@ -137,6 +137,18 @@ class Namespace:
 
     def wait_log(self, name: str, text: str, container: str | None = None, *, seconds: float = 60) -> str:
         """Follow a container's log until it holds `text`, and return the lines so far."""
+        return self.wait_line(name, lambda line: text in line, container, what=repr(text), seconds=seconds)
+
+    def wait_line(
+        self,
+        name: str,
+        wanted: Callable[[str], bool],
+        container: str | None = None,
+        *,
+        what: str = "what was wanted",
+        seconds: float = 60,
+    ) -> str:
+        """Follow a container's log until a line is wanted, and return the lines so far."""
         query: Json = {"follow": "true", **({"container": container} if container else {})}
         path = self.api.path("pods", name, self.name, "log")
         lines: list[str] = []
@@ -144,9 +156,9 @@ class Namespace:
             assert answer.is_success, answer.read().decode()
             for line in answer.iter_lines():
                 lines.append(line)
-                if text in line:
+                if wanted(line):
                     return "\n".join(lines)
-        raise AssertionError(f"{self.name}/{name}: its log ended without {text!r}:\n" + "\n".join(lines))
+        raise AssertionError(f"{self.name}/{name}: its log ended without {what}:\n" + "\n".join(lines))
 
     def exec(self, name: str, *command: str, container: str | None = None) -> subprocess.CompletedProcess[str]:
         """Run a command in a container, as `kubectl exec` does; what it returns is the caller's to judge."""

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from tests.cluster import images, network
 from tests.cluster.api import Json, NotReachedError
 from tests.cluster.cleanup import (
+    AGAIN,
     DEVICE_PLUGINS,
     HostRecord,
     end_processes,
@@ -205,6 +206,7 @@ class Node:
             lambda: identity(DEVICE_PLUGINS / "kubelet.sock") not in (before, None),
             seconds=60,
             what="serving its plugin socket",
+            watch=[DEVICE_PLUGINS],
         )
 
     def restart_containerd(self, number: int = signal.SIGTERM) -> None:
@@ -219,7 +221,7 @@ class Node:
         settle(self._end_shims_and_containers)
         for mount in mounts_below(self.directory):
             unmount(mount)
-        settle(lambda: remove_cgroups(self.record.cgroup))
+        settle(lambda: remove_cgroups(self.record.cgroup), AGAIN)
         remove_links(self.record.bridge)
         shutil.rmtree(self.volatile, ignore_errors=True)
         for entry in DEVICE_PLUGINS.glob("*"):

@@ -16,7 +16,14 @@ from typing import Final
 from tests.cluster.process import SYSTEM_PATH
 
 #: Program -> Debian package. runc is taken from there since one built without libseccomp cannot start a sandbox.
-PROGRAMS: Final = {"runc": "runc", "ip": "iproute2", "busybox": "busybox-static", "mount": "mount", "cc": "gcc"}
+PROGRAMS: Final = {
+    "runc": "runc",
+    "ip": "iproute2",
+    "busybox": "busybox-static",
+    "mount": "mount",
+    "cc": "gcc",
+    "musl-gcc": "musl-tools",
+}
 
 
 def missing() -> dict[str, str]:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.cluster.changes import Changes, deadline, left
 from tests.cluster.cleanup import MARK
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class Process:
     def pause(self) -> None:
         """Stop it (SIGSTOP) and return once the kernel says that every thread of it stands."""
         os.kill(self.pid, signal.SIGSTOP)
-        self.until(self._stands, seconds=10, what="stopped by SIGSTOP")
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
         """Let a paused process go on."""
@@ -105,18 +105,18 @@ class Process:
         self.kill(number)
         self.start()
 
-    def _stands(self) -> bool:
-        tasks = Path(f"/proc/{self.pid}/task").iterdir()
-        states = [(task / "stat").read_text().rpartition(")")[2].split()[0] for task in tasks]
-        return all(state in "Tt" for state in states)
+    def until(self, done: Callable[[], bool], *, seconds: float, what: str, watch: Sequence[Path] = ()) -> None:
+        """Look whenever something happens to the files `watch` until `done` answers yes.
 
-    def until(self, done: Callable[[], bool], *, seconds: float, what: str) -> None:
-        """Look until `done` answers yes; ComponentFailedError where the process ends first or the time is over."""
-        deadline = time.monotonic() + seconds
-        while not done():
-            if not self.alive():
-                code = self.running.returncode if self.running else None
-                raise ComponentFailedError(f"{self.name} ended with {code} before it was {what}:\n{self.tail()}")
-            if time.monotonic() > deadline:
-                raise ComponentFailedError(f"{self.name} was not {what} within {seconds:g} s:\n{self.tail()}")
-            time.sleep(POLL)
+        ComponentFailedError where the process ends first or the time is over. Without files it looks every POLL
+        seconds: for what nobody announces, such as a server's readiness.
+        """
+        end = deadline(seconds)
+        with Changes(watch, self.pid) as changes:
+            while not done():
+                if not self.alive():
+                    code = self.running.returncode if self.running else None
+                    raise ComponentFailedError(f"{self.name} ended with {code} before it was {what}:\n{self.tail()}")
+                if left(end) <= 0:
+                    raise ComponentFailedError(f"{self.name} was not {what} within {seconds:g} s:\n{self.tail()}")
+                changes.wait(left(end) if watch else POLL)

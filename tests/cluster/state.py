@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
+import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Final
@@ -124,21 +124,37 @@ def take_kubelet_lock() -> IO[str]:
     seconds = float(os.environ.get("PARTAGE_KUBELET_WAIT", "3600"))
     KUBELET_LOCK.parent.mkdir(parents=True, exist_ok=True)
     file = KUBELET_LOCK.open("a+")
-    deadline, told = time.monotonic() + seconds, False
-    while True:
-        with contextlib.suppress(BlockingIOError):
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            break
+    if not try_lock(file):
         file.seek(0)
         holder = file.read().strip() or "an unknown session"
-        if time.monotonic() > deadline:
+        print(f"cluster: waiting for the machine's one kubelet, taken by {holder}", file=sys.stderr, flush=True)
+        if not lock_within(file, seconds):
             raise BusyError(f"{KUBELET_LOCK}: the machine's kubelet is taken by {holder}; waited {seconds:g} s")
-        if not told:
-            print(f"cluster: waiting for the machine's one kubelet, taken by {holder}", file=sys.stderr, flush=True)
-            told = True
-        time.sleep(0.2)
     file.seek(0)
     file.truncate()
     file.write(f"process {os.getpid()} in {TOP}: {' '.join(sys.argv)[:200]}\n")
     file.flush()
     return file
+
+
+def try_lock(file: IO[str]) -> bool:
+    """Take a lock now, or say no."""
+    with contextlib.suppress(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False
+
+
+def lock_within(file: IO[str], seconds: float) -> bool:
+    """Take a lock as soon as it is free; False, and the file closed, where it is not within the time.
+
+    A thread waits in the kernel. Where it is not waited for any more, what it gets is let go at once: nobody else has
+    the file open.
+    """
+    waiting = threading.Thread(target=fcntl.flock, args=(file, fcntl.LOCK_EX), name="lock", daemon=True)
+    waiting.start()
+    waiting.join(seconds)
+    if waiting.is_alive():
+        file.close()
+        return False
+    return True

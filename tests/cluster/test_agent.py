@@ -6,26 +6,15 @@ import re
 import signal
 from typing import TYPE_CHECKING
 
-import pytest
-
 from partage.shm import read_ledger, read_policy
-from tests.cluster.agent import GI, MI, NodeAgent, limits
+from tests.cluster.agent import GI, MI, limits, total_of
 from tests.cluster.images import BOX
 from tests.cluster.pods import container, pod
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
+    from tests.cluster.agent import NodeAgent
     from tests.cluster.api import Json
-    from tests.cluster.cluster import Cluster
     from tests.cluster.namespace import Namespace
-
-
-@pytest.fixture(scope="module")
-def agent(cluster: Cluster) -> Iterator[NodeAgent]:
-    made = NodeAgent(cluster).start()
-    yield made
-    made.process.kill(signal.SIGTERM)
 
 
 def greedy(name: str = "app", memory: int = 8 * GI, cores: int = 30, **more: object) -> Json:
@@ -65,19 +54,12 @@ def test_two_pods_on_one_card(agent: NodeAgent, namespace: Namespace) -> None:
 # ---- whose container is it? ----------------------------------------------------------------------------------------
 
 #: A greedy container that ends: says what it saw, once it has its piece.
-ENDS = [
-    "sh",
-    "-c",
-    ">/tmp/out; /greedy 1 >/tmp/out & p=$!; until grep -q held /tmp/out; do sleep 0.1; done; kill $p; cat /tmp/out",
-]
+ENDS = ["/greedy", "1", "once"]
 
 
 def total(namespace: Namespace, name: str, app: str) -> int:
     """Return how much memory the driver tells a container that its card has: its limit, in bytes."""
-    lines = namespace.wait_log(name, "held ", app)
-    found = re.search(r"free \d+ total (\d+)", namespace.logs(name, app) if "total" not in lines else lines)
-    assert found, lines
-    return int(found[1])
+    return total_of(namespace.wait_log(name, "held ", app))[0]
 
 
 def three(name: str, first: int) -> Json:
@@ -148,10 +130,7 @@ def test_a_resize_holds_in_the_running_pod(agent: NodeAgent, namespace: Namespac
     before = running["status"]["containerStatuses"][0]["containerID"]
 
     def says() -> int:
-        done = namespace.exec("a", "sh", "-c", ENDS[2])
-        found = re.search(r"total (\d+)", done.stdout)
-        assert found, done
-        return int(found[1])
+        return total_of(namespace.exec("a", *ENDS).stdout)[0]
 
     assert says() == 8 * GI
     for gen, memory, cores in ((2, 4 * GI, 300), (3, 12 * GI, 600)):

@@ -229,7 +229,7 @@ def until_refused(request: Callable[[], object]) -> None:
             request()
         except RefusedError:
             return
-        time.sleep(0.1)
+        time.sleep(0.1)  # nothing tells when a server has taken a policy over
     raise AssertionError("not refused within a minute")
 
 

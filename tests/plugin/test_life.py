@@ -148,7 +148,7 @@ def test_reboot(tmp_path: Path) -> None:
 
 
 def test_a_pod_that_is_gone_keeps_nothing_open(tmp_path: Path) -> None:
-    """After a reboot a name in the checkpoint whose pod nobody knows stays closed."""
+    """After a reboot nothing is made of a name in the checkpoint whose pod does not exist: at once nothing is left."""
 
     async def go() -> None:
         world = World(tmp_path)
@@ -159,7 +159,7 @@ def test_a_pod_that_is_gone_keeps_nothing_open(tmp_path: Path) -> None:
         await world.kubelet.start()
         async with world.agent() as agent:
             await world.kubelet.registered()
-            assert not policy(world, entry).is_open
+            assert not (world.places.root / entry.name).exists()
             assert not agent.desk.held
         await world.kubelet.stop()
 

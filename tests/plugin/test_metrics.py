@@ -385,6 +385,27 @@ def test_figures_are_read_while_somebody_asks() -> None:
     asyncio.run(play())
 
 
+def test_figures_follow_what_runs() -> None:
+    """A container has its figures from its start, and none after its end: also between two readings."""
+
+    async def play() -> None:
+        clock, reads, present = FakeClock(), [], {"a"}
+
+        def read() -> Figures:
+            reads.append(frozenset(present))
+            return Figures(at_ns=len(reads))
+
+        sampler = Sampler(read, clock, present=lambda: frozenset(present))
+        assert [(await sampler.latest()).at_ns for _ in range(2)] == [1, 1]
+        present.add("b")
+        assert [(await sampler.latest()).at_ns for _ in range(2)] == [2, 2]
+        present.remove("a")
+        assert [(await sampler.latest()).at_ns for _ in range(2)] == [3, 3]
+        assert reads == [{"a"}, {"a", "b"}, {"b"}]
+
+    asyncio.run(play())
+
+
 def test_log_lines_are_json_without_secrets(capsys: pytest.CaptureFixture[str]) -> None:
     root = logging.getLogger()
     before = (root.handlers, root.level)

@@ -4,7 +4,8 @@ The watcher itself is the one of `partage run` (partage.run.watcher); here its e
 hundred containers cost one thread's sleep. The agent's loop adds and removes, and never waits for this thread: NVML may
 take milliseconds on a busy card, and kubelet's calls must not feel that. One agent runs on
 a node, so a lock on a ledger's byte of the watcher is its tenant's, and keeps nobody off. What can go wrong: a ledger
-that its tenant spoilt (the watcher closes the container), a policy that cannot be opened for now (tried again).
+that its tenant spoilt (the watcher closes the container, and `on_closed` hears why, in that thread), a policy that
+cannot be opened for now (tried again).
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ class _Watched:
         self.watcher: Watcher | None = None
         self.policy: PolicyFile | None = None
         self.due = 0.0
+        self.is_told = False  # that it was closed, and why
 
     def begin(self, nvml: Nvml | None, bells: Doorbells) -> None:
         """Start watching; raises PartageError and leaves nothing open then."""
@@ -72,8 +74,14 @@ class _Watched:
 class Hub:
     """Watches hand-overs in a thread of its own, from `start` to `stop`; any thread may `add` and `remove`."""
 
-    def __init__(self, nvml: Callable[[], Nvml | None], now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        nvml: Callable[[], Nvml | None],
+        now: Callable[[], float] = time.monotonic,
+        on_closed: Callable[[str, str], None] = lambda *_: None,
+    ) -> None:
         self._make_nvml = nvml
+        self._on_closed = on_closed
         self._now = now
         self._orders: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -156,6 +164,9 @@ class Hub:
             watcher.step()
         except PartageError as error:
             log.warning("a watcher cannot go on for now", hand_over=watched.entry.name, error=str(error))
+        if watcher.trouble and not watched.is_told:
+            watched.is_told = True
+            self._on_closed(watched.entry.name, watcher.trouble)
         timeout = watcher.timeout()
         watched.due = math.inf if timeout is None else together(self._now() + timeout, timeout)
 

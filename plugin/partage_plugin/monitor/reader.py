@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 CLAIM_MAX: Final = 1 << 53  # of a tenant's number: what every reader of metrics still takes as a whole one
 WHOLE: Final = 1000
+APART_NS: Final = 1_000_000_000  # what was got in less says little: what was known before stands
 _SUMS: Final = ("waited_ns", "waits", "launches", "refusals")
 
 
@@ -59,6 +60,7 @@ class _Past:
     charged_ns: int = 0
     flight_ns: int = 0
     at_ns: int = 0
+    got: int | None = None
 
 
 class Reader:
@@ -175,10 +177,12 @@ class Reader:
 def _got(past: _Past, charged_ns: int | None, flight_ns: int, now: int) -> int | None:
     """Return the permille of the card's time since the time before: the arbiter's word, else the processes' own."""
     interval = now - past.at_ns
+    if past.at_ns > 0 and interval < APART_NS:
+        return past.got
     grown = flight_ns - past.flight_ns if charged_ns is None else charged_ns - past.charged_ns
-    known = past.at_ns > 0 and interval > 0
+    past.got = min(WHOLE, max(0, grown) * WHOLE // interval) if past.at_ns > 0 else None
     past.charged_ns, past.flight_ns, past.at_ns = charged_ns or 0, flight_ns, now
-    return min(WHOLE, max(0, grown) * WHOLE // interval) if known else None
+    return past.got
 
 
 def _idle(lines: list[SlotTurn], now: int) -> float | None:

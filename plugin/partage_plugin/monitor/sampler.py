@@ -2,8 +2,9 @@
 
 Reading a hundred containers takes longer than a scrape should. So the first question is answered by a reading of its
 own, and as long as questions come the reading is repeated in the background, in a thread; when nobody has asked for a
-while it stops. Cannot fail: a reading that does (a defect) is logged, and the figures before it stay until they are
-too old to be told.
+while it stops. A question after containers came or went has a reading of its own, too: a container has its figures from
+its start, and none after its end. Cannot fail: a reading that does (a defect) is logged, and the figures before it stay
+until they are too old to be told.
 """
 
 from __future__ import annotations
@@ -36,11 +37,15 @@ class Clock(Protocol):
 
 
 class Sampler:
-    """Figures that are at most a few seconds old; owned by one event loop."""
+    """Figures that are at most a few seconds old, and of all that `present` returns; owned by one event loop."""
 
-    def __init__(self, read: Callable[[], Figures], clock: Clock) -> None:
+    def __init__(
+        self, read: Callable[[], Figures], clock: Clock, present: Callable[[], frozenset[str]] = frozenset
+    ) -> None:
         self._read = read
         self._clock = clock
+        self._present = present
+        self._read_of: frozenset[str] = frozenset()
         self._figures = Figures()
         self._read_at = float("-inf")
         self._asked_at = float("-inf")
@@ -48,14 +53,17 @@ class Sampler:
         self._reading = asyncio.Lock()
 
     async def latest(self) -> Figures:
-        """Return figures of the last seconds; reads them now where there are none."""
+        """Return figures of the last seconds; reads them now where there are none, or of others than there are now."""
         self._asked_at = self._clock.now()
         self._asked.set()
-        if self._clock.now() - self._read_at > STALE_S:
+        if self._is_stale():
             async with self._reading:
-                if self._clock.now() - self._read_at > STALE_S:
+                if self._is_stale():
                     await self._refresh()
         return self._figures
+
+    def _is_stale(self) -> bool:
+        return self._clock.now() - self._read_at > STALE_S or self._present() != self._read_of
 
     async def run(self) -> None:
         """Read again and again while somebody asks, until cancelled."""
@@ -69,9 +77,10 @@ class Sampler:
                 await self._refresh()
 
     async def _refresh(self) -> None:
+        present = self._present()
         try:
             self._figures = await asyncio.to_thread(self._read)
-            self._read_at = self._clock.now()
+            self._read_at, self._read_of = self._clock.now(), present
         except Exception:  # a defect in reading must not end the agent: logged in full, and counted on the pages
             log.exception("figures cannot be read")
             if self._clock.now() - self._read_at > STALE_S:

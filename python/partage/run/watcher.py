@@ -92,6 +92,7 @@ class Watcher:
         self._audit_at = 0.0
         self._audit_in = AUDIT_EVERY_S
         self._broken = False
+        self.trouble = ""  # why the container was closed
         self._look_in = LOOK_EVERY_S
         self._look_at = now() + LOOK_EVERY_S
         self._heard_at = now()  # of something that may have changed what NVML says
@@ -149,7 +150,7 @@ class Watcher:
                 self._correct(snapshot)
             self._audit(snapshot)
         except LedgerError as error:
-            self._broken = True
+            self._broken, self.trouble = True, str(error)
             self.selector.unregister(self._bell)
             self._policy.shut()
             log.warning("ledger cannot be used; the container is closed", error=str(error))
