@@ -11,7 +11,7 @@ from __future__ import annotations
 from bisect import insort
 from typing import TYPE_CHECKING, Final, Protocol
 
-from partage.model.errors import GrantError
+from partage.model.errors import GrantError, ShareRefused
 from partage.model.reasons import Code
 from partage.scheduler.adopt import use_of
 from partage.scheduler.answers import Filtered, NodeVerdict, Placement, Unfit, Verdicts
@@ -21,6 +21,7 @@ from partage.scheduler.granting import grant_of
 from partage.scheduler.index import Index, Refusals, unique
 from partage.scheduler.plan import Defaults
 from partage.scheduler.rank import steps
+from partage.scheduler.recount import Difference, Overpromise, differences, overpromised
 from partage.scheduler.reservations import Reservation, Reservations
 
 if TYPE_CHECKING:
@@ -148,8 +149,12 @@ class Books:
     def reserve(self, ask: PodAsk, node: str, now: float) -> Placement:
         """Promise the pod its cards on this node until they are bound or time is up, in place of an earlier promise.
 
-        Raises ShareRefused where it does not fit; an earlier promise then stays.
+        Raises ShareRefused where it does not fit, or is bound already; an earlier promise then stays.
         """
+        pod = self._pods.get(ask.uid)
+        if pod is not None and (pod.node or pod.finished):
+            value = f"bound to node {pod.node}" if pod.node else "finished"
+            raise ShareRefused(ask.subject, value, "only a pod that waits gets a place", "nothing: it has its own")
         found = self._fit(ask, node)
         if isinstance(found, Unfit):
             raise found.error(ask.subject)
@@ -158,8 +163,7 @@ class Books:
         held = self._reservations.get(ask.uid)
         is_binding = held is not None and held.is_binding and held.node == node
         self._reservations.put(Reservation(ask, found, now + self._reserved_s, is_binding))
-        use = PodUse(ask.subject, (_LAST, 0, ask.uid), found.need, found.seats, reserved=True, priority=ask.priority)
-        self._put(ask.uid, node, use)
+        self._put(ask.uid, node, _reserved(ask, found))
         return found
 
     def release(self, uid: str) -> None:
@@ -187,9 +191,8 @@ class Books:
         found = fits(state, ask.shape, without=(ask.uid, *without), defaults=self._defaults) if state else None
         if not isinstance(found, Placement):
             raise (found or Unfit(node, Code.NODE_UNKNOWN)).error(ask.subject)
-        use = PodUse(ask.subject, (_LAST, 0, ask.uid), found.need, found.seats, reserved=True, priority=ask.priority)
         self._claims.add(ask.uid)
-        self._put(_claim_of(ask.uid), node, use)
+        self._put(_claim_of(ask.uid), node, _reserved(ask, found))
         return found
 
     def unclaim(self, uid: str) -> None:
@@ -236,6 +239,25 @@ class Books:
         """Return what is reserved for a pod."""
         return self._reservations.get(uid)
 
+    def recount(self) -> tuple[Difference, ...]:
+        """Add everything up anew from pods and reservations, and return where the books differ; changes nothing."""
+        uses = []
+        for uid, pod in self._pods.items():
+            use = use_of(pod)
+            if use is not None:
+                uses.append((pod.node, uid, use))
+        for uid in self._reservations:
+            held = self._reservations.get(uid)
+            if held is not None:
+                uses.append((held.node, uid, _reserved(held.ask, held.placement)))
+        claims = [(self._at[claim], claim) for claim in map(_claim_of, self._claims)]  # told by nobody else
+        uses.extend((name, claim, self._nodes[name].pods[claim]) for name, claim in claims)
+        return differences(self._nodes, uses)
+
+    def overpromised(self) -> tuple[Overpromise, ...]:
+        """Return the pods that cannot have what was promised to them, since others before them have it."""
+        return tuple(one for state in self._nodes.values() for one in overpromised(state))
+
     def _fit(self, ask: PodAsk, name: str) -> Placement | Unfit:
         state = self._nodes.get(name)
         if state is None:
@@ -269,6 +291,12 @@ class Books:
             self._node(node).add(uid, use)
             self._at[uid] = node
             self._index.changed(node)
+
+
+def _reserved(ask: PodAsk, placement: Placement) -> PodUse:
+    """Return what a pod has of a node as long as it is only promised."""
+    order = (_LAST, 0, ask.uid)
+    return PodUse(ask.subject, order, placement.need, placement.seats, reserved=True, priority=ask.priority)
 
 
 def _claim_of(uid: str) -> str:

@@ -210,7 +210,7 @@ class NodeState:
         self.seats_used = {}
         self.uses.clear()
         self.empty_mask = -1
-        for use in (*self.pods.values(), *self._safe().values()):
+        for use in (*self.pods.values(), *self.given().values()):
             self._count(use, 1)
 
     def add(self, uid: str, use: PodUse) -> None:
@@ -250,7 +250,7 @@ class NodeState:
         for uuid in use.closes:
             self.closed[uuid] = min(use.trouble, self.closed.get(uuid, use.trouble))
 
-    def _safe(self) -> dict[str, PodUse]:
+    def given(self) -> dict[str, PodUse]:
         """Return what the agent gave in whole-card safe mode, which no grant tells."""
         devices = None if self.facts is None else self.facts.devices
         if devices is None or not devices.safe:
