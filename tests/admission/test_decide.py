@@ -36,7 +36,8 @@ def env_of(container: Json) -> Json:
 
 def test_a_pod_of_hami_s_form() -> None:
     """Only the scheduler is named: nothing else is to be changed, so nothing is."""
-    answer = ask(pod_of(container(limits={GPU: 2, MEMORY: 3000, CORES: 30})))
+    pod = pod_of(container(limits={GPU: 2, MEMORY: 3000, CORES: 30}))
+    answer = ask(pod, AdmissionOptions(seccomp=False))
     assert answer.patch == ({"op": "add", "path": "/spec/schedulerName", "value": "partage-scheduler"},)
     assert answer.warnings == ()
 
@@ -129,7 +130,7 @@ def test_schedulers() -> None:
     assert (kept.allowed, kept.patch) == (True, ())
     assert "default-scheduler" in kept.warnings[0]
     ours = pod_of(fine, schedulerName="partage-scheduler")
-    assert ask(ours, AdmissionOptions(take_over_default=False)).patch == ()
+    assert ask(ours, AdmissionOptions(take_over_default=False, seccomp=False)).patch == ()
     unnamed = pod_of(fine)
     del unnamed["spec"]["schedulerName"]
     assert admitted(unnamed)["spec"]["schedulerName"] == "partage-scheduler"
@@ -181,6 +182,32 @@ def test_priority() -> None:
     assert (own["spec"]["priorityClassName"], own["spec"]["priority"]) == ("mine", 0)
     plain = admitted(pod_of(container(limits={GPU: 1, MEMORY: 1})), AdmissionOptions(priority_classes=True))
     assert "priorityClassName" not in plain["spec"]
+
+
+def test_system_calls() -> None:
+    """K09: the runtime's profile, by which nobody mounts over the library; the author's own word stays."""
+    share = container(limits={GPU: 1, MEMORY: 1})
+    default = {"seccompProfile": {"type": "RuntimeDefault"}}
+    assert admitted(pod_of(share))["spec"]["securityContext"] == default
+    user = {"runAsUser": 1}
+    assert admitted(pod_of(share, securityContext=user))["spec"]["securityContext"] == user | default
+    own = {"seccompProfile": {"type": "Unconfined"}}
+    assert admitted(pod_of(share, securityContext=own))["spec"]["securityContext"] == own
+    assert "securityContext" not in admitted(pod_of(share), AdmissionOptions(seccomp=False))["spec"]
+    assert "securityContext" not in admitted(pod_of(container()))["spec"]
+
+
+def test_pods_with_shares_are_confined() -> None:
+    share = container(limits={GPU: 1, MEMORY: 1})
+    for name in ("SYS_ADMIN", "CAP_SYS_ADMIN", "ALL"):
+        mighty = container("mighty", securityContext={"capabilities": {"add": [name, "SYS_PTRACE"], "drop": ["ALL"]}})
+        answer = ask(pod_of(share, mighty))
+        assert (answer.allowed, answer.code) == (False, 403)
+        assert f"container mighty: capability {name.removeprefix('CAP_')}; " in answer.message
+        assert ask(pod_of(share, mighty), AdmissionOptions(confined=False)).allowed
+        assert ask(pod_of(mighty)).allowed
+    assert "spec.hostPID" in ask(pod_of(share, hostPID=True)).message
+    assert ask(pod_of(share, hostPID=True), AdmissionOptions(confined=False)).allowed
 
 
 def test_runtime_class() -> None:

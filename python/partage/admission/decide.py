@@ -47,7 +47,7 @@ def decide(request: Request, options: AdmissionOptions, *, changes: bool = True)
         reading = read_pod(pod, options.ask)
     except AskError as error:
         return _refusal(pod, error.problems, _INVALID)
-    problems = [*escaping(pod), *already_placed(pod)] if reading else []
+    problems = [*escaping(pod, options), *already_placed(pod)] if reading else []
     if problems:
         return _refusal(pod, problems, _FORBIDDEN)
     patch = mutate(pod, reading, options) if changes else ()

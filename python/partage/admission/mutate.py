@@ -4,6 +4,7 @@
     resources           under the vendor's names, as plain numbers, defaults filled in; what was rounded in a note
     environment         CUDA_TASK_PRIORITY as HAMi has it; NVIDIA_VISIBLE_DEVICES `none` in containers without a share;
                         NCCL's time-outs in distributed jobs, whose half would hang for ever without the other
+    seccomp profile     the runtime's, where the pod names none
     runtime class, priority class       where the administrator wants them
 
 Done to a pod that was changed so already, it changes nothing. Called by `decide`; pure.
@@ -83,6 +84,13 @@ def _of_pod(patch: Patch, pod: PodView, reading: Reading, options: AdmissionOpti
             patch.put_into("/metadata/annotations", annotations, key, value)
     if options.runtime_class and not spec.runtime_class_name and any(f.ask.backend == NVIDIA for f in reading.found):
         patch.put("/spec/runtimeClassName", options.runtime_class)
+    security = spec.security_context
+    if options.seccomp and (security is None or security.seccomp_profile is None):
+        profile = {"type": "RuntimeDefault"}  # without it any user may mount over the library in a user namespace
+        if security is None:
+            patch.put("/spec/securityContext", {"seccompProfile": profile})
+        else:
+            patch.put("/spec/securityContext/seccompProfile", profile)
     wanted = _priority_class(reading)
     if options.priority_classes and wanted and not spec.priority_class_name:
         patch.put("/spec/priorityClassName", wanted)

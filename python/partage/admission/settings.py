@@ -97,6 +97,12 @@ class Settings(Section, frozen=True, kw_only=True):
             "After how long a part of a distributed job gives up waiting for the others; 0: up to it.", live=True, ge=0
         ),
     ] = NCCL_SECONDS
+    seccomp: Annotated[
+        bool, key("Whether pods with shares that name no seccomp profile get `RuntimeDefault`.", live=True)
+    ] = True
+    confined: Annotated[
+        bool, key("Whether pods with shares may have neither `hostPID` nor the capability `SYS_ADMIN`.", live=True)
+    ] = True
     ask: AskSettings = AskSettings()
     server: ServerSettings = ServerSettings()
     tls: TlsSettings = TlsSettings()
@@ -113,6 +119,8 @@ class Settings(Section, frozen=True, kw_only=True):
             hide_cards=self.hide_cards,
             writers=frozenset(self.writers),
             nccl_seconds=self.nccl_seconds,
+            seccomp=self.seccomp,
+            confined=self.confined,
         )
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from partage.model.pod import PodView
 
 MIRROR: Final = "kubernetes.io/config.mirror"  # what kubelet shows of a pod that it has from a file
+_UNCONFINED: Final = frozenset({"ALL", "SYS_ADMIN"})
 #: Annotations of ours that a pod may have; the grant is another matter.
 KNOWN: Final = frozenset(
     {
@@ -53,14 +54,27 @@ def forged(pod: PodView, user: str, options: AdmissionOptions) -> Iterator[Probl
         yield Problem(f"annotation {annotation}", f"written by {user or 'nobody known'}", accepted, step)
 
 
-def escaping(pod: PodView) -> Iterator[Problem]:
-    """Yield what lets a pod with shares reach whole cards: privileged containers see every device node."""
+def escaping(pod: PodView, options: AdmissionOptions) -> Iterator[Problem]:
+    """Yield what lets a pod with shares out of them: a privileged container sees every device node.
+
+    Where pods are to be confined also the host's pids, by which root reaches into others' containers, and SYS_ADMIN,
+    which can mount over what holds the limit.
+    """
+    step = "drop it, or run what needs it in a pod without shares"
+    if options.confined and pod.spec.host_pid:
+        yield Problem("spec.hostPID", "true", "a pod with shares sees its own processes only", step)
     for container, _, _ in pod.each():
-        security = container.security_context
-        if security is not None and security.privileged:
+        security, where = container.security_context, f"container {container.name}"
+        if security is None:
+            continue
+        if security.privileged:
             accepted = "a pod with shares has no privileged container, for that sees whole cards"
-            step = "drop privileged, or run what needs it in a pod without shares"
-            yield Problem(f"container {container.name}", "privileged", accepted, step)
+            yield Problem(where, "privileged", accepted, step)
+        capabilities = security.capabilities.add if security.capabilities else None
+        added = {name.upper().removeprefix("CAP_") for name in capabilities or ()}
+        for name in sorted(added & _UNCONFINED if options.confined else ()):
+            accepted = "a pod with shares cannot mount over what holds its limits"
+            yield Problem(where, f"capability {name}", accepted, step)
 
 
 def already_placed(pod: PodView) -> Iterator[Problem]:

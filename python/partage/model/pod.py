@@ -33,10 +33,24 @@ class ResourcesView(msgspec.Struct, frozen=True):
     requests: dict[str, str | int | float] | None = None
 
 
-class SecurityView(msgspec.Struct, frozen=True):
-    """What a container may do to its host."""
+class CapabilitiesView(msgspec.Struct, frozen=True):
+    """Rights of root that a container gets beside those of its runtime."""
+
+    add: tuple[str, ...] | None = None
+
+
+class SeccompView(msgspec.Struct, frozen=True):
+    """Which system calls are refused."""
+
+    type: str = ""
+
+
+class SecurityView(msgspec.Struct, frozen=True, rename="camel"):
+    """What a container, or all of a pod, may do to its host."""
 
     privileged: bool | None = None
+    capabilities: CapabilitiesView | None = None
+    seccomp_profile: SeccompView | None = None
 
 
 class ContainerView(msgspec.Struct, frozen=True, rename="camel"):
@@ -107,6 +121,8 @@ class SpecView(msgspec.Struct, frozen=True, rename="camel"):
     priority_class_name: str | None = None
     preemption_policy: str | None = None
     runtime_class_name: str | None = None
+    host_pid: bool | None = msgspec.field(name="hostPID", default=None)
+    security_context: SecurityView | None = None
     active_deadline_seconds: int | None = None
     scheduling_gates: tuple[GateView, ...] | None = None
     affinity: AffinityView | None = None
