@@ -81,7 +81,7 @@ def schema() -> Schema:
             config={"$ref": "#/$defs/AgentConfiguration"},
             runtimeClassName=TEXT,
             maxSurge={"type": ["integer", "string"]},
-            simulated=only(profile=TEXT),
+            simulated=only(profile=TEXT, directory=TEXT),
         ),
         policies=only(enabled=YES_NO, writers=TEXTS),
         priorityClasses=only(create=YES_NO, **classes),

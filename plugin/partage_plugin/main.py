@@ -14,6 +14,7 @@ import gc
 import sys
 from typing import TYPE_CHECKING, Final
 
+from partage._version import __version__
 from partage_plugin.hidden import hidden
 
 if TYPE_CHECKING:
@@ -24,7 +25,11 @@ _TURN_S: Final = 0.0005
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the agent; return its exit code."""
+    """Run the agent, or tell its version; return the exit code."""
+    arguments = sys.argv[1:] if argv is None else argv
+    if list(arguments) == ["--version"]:
+        sys.stdout.write(f"partage-plugin {__version__}\n")
+        return 0
     _share_heaps()
     sys.setswitchinterval(_TURN_S)  # kubelet waits for one of our threads: it never waits long for the others
     gc.disable()  # what is imported stays: looking for garbage among it, again and again, takes its time
@@ -32,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         from partage_plugin.program import run  # noqa: PLC0415 -- after all of the above
     gc.freeze()
     gc.enable()
-    return run(sys.argv[1:] if argv is None else argv)
+    return run(arguments)
 
 
 def _share_heaps() -> None:
