@@ -22,9 +22,24 @@ COPY --from=wheel /wheels /wheels
 FROM tree AS agent-tree
 RUN /image/tree.sh agent /wheels /tree
 
+FROM tree AS control-tree
+RUN /image/tree.sh control /wheels /tree
+
 # The node agent. Root: kubelet's sockets and checkpoint are root's, and containers must not be able to write policies.
 FROM scratch AS agent
 COPY --from=agent-tree /tree/ /
 ENV PATH=/usr/bin LANG=C.UTF-8
 USER 0:0
 ENTRYPOINT ["/usr/bin/partage-plugin"]
+
+FROM scratch AS scheduler
+COPY --from=control-tree /tree/ /
+ENV PATH=/usr/bin LANG=C.UTF-8
+USER 65532:65532
+ENTRYPOINT ["/usr/bin/partage", "scheduler"]
+
+FROM scratch AS webhook
+COPY --from=control-tree /tree/ /
+ENV PATH=/usr/bin LANG=C.UTF-8
+USER 65532:65532
+ENTRYPOINT ["/usr/bin/partage", "webhook"]

@@ -27,6 +27,7 @@ CHART: Final = TOP / "deploy" / "chart" / "partage"
 NAMESPACE: Final = "partage-system"
 #: What plain manifests have that an installation by helm has not, or finds out.
 PLAIN: Final = ("namespace.create=true", "agent.runtimeClassName=nvidia")
+_HEAD: Final = re.compile(r"^kind: .+\nmetadata:\n  name: .+\n", re.MULTILINE)
 _SOURCE: Final = re.compile(r"^---\n# Source: partage/templates/(.+)\n", re.MULTILINE)
 
 
@@ -39,7 +40,18 @@ def render(helm: str, *values: str) -> dict[str, str]:
     pieces = _SOURCE.split(told)[1:]
     for path, text in zip(pieces[::2], pieces[1::2], strict=True):
         found.setdefault(path, []).append(text.strip("\n") + "\n")
-    return {path: "---\n".join(texts) for path, texts in found.items()}
+    return {path: "---\n".join(_as_written(path, texts)) for path, texts in found.items()}
+
+
+def _as_written(path: str, texts: list[str]) -> list[str]:
+    """Put objects into the order of their template: helm sorts them by kind, and the file's head would be inside."""
+    template = (CHART / "templates" / path).read_text()
+
+    def place(text: str) -> int:
+        head = _HEAD.search(text)
+        return template.find(head[0]) if head else -1
+
+    return sorted(texts, key=place)
 
 
 def _noted(path: str, text: str) -> str:

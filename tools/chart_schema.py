@@ -1,7 +1,7 @@
 """The schema of the chart's values: what stands in values.yaml, of which kind, and nothing else. Called by chart.py.
 
-The agent's configuration is described by the agent's own structures, so helm refuses what the agent would refuse. What
-can go wrong: nothing; a structure that msgspec cannot describe is an error of the code.
+The programs' configurations are described by their own structures, so helm refuses what they would refuse. What can go
+wrong: nothing; a structure that msgspec cannot describe is an error of the code.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ import msgspec
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "plugin"))
 
-from partage_plugin.settings import Settings
+from partage.admission.settings import Settings as WebhookSettings
+from partage.devices.ask_settings import AskSettings
+from partage.scheduler.settings import Settings as SchedulerSettings
+from partage_plugin.settings import Settings as AgentSettings
 
 Schema = dict[str, Any]
 TEXT: Final[Schema] = {"type": "string"}
@@ -23,9 +26,11 @@ WHOLE: Final[Schema] = {"type": "integer", "minimum": 0}
 ANY: Final[Schema] = {"type": "object"}
 TEXTS: Final[Schema] = {"type": "array", "items": TEXT}
 LIST: Final[Schema] = {"type": "array", "items": ANY}
+PORT: Final[Schema] = {"type": "integer", "minimum": 1, "maximum": 65535}
 LABELS: Final[Schema] = {"type": "object", "additionalProperties": TEXT}
-#: What the chart says itself, and what each agent knows of its node.
-_NOT_IN_VALUES: Final = ("apiVersion", "kind", "node", "kubeconfig", "driver")
+#: What the chart says itself, by the program's structure.
+_NOT_IN_VALUES: Final = ("apiVersion", "kind", "kubeconfig", "ask")
+_SAID_BY_THE_PROGRAM: Final = ("title", "default", "extra", "live")
 
 
 def only(**keys: Schema) -> Schema:
@@ -33,22 +38,36 @@ def only(**keys: Schema) -> Schema:
     return {"type": "object", "additionalProperties": False, "properties": keys}
 
 
-def _settings() -> dict[str, Schema]:
-    """Return the schemas of the agent's settings, by the structures' names."""
-    _, found = msgspec.json.schema_components((Settings,), ref_template="#/$defs/{name}")
-    made = {name: _plain(schema) for name, schema in found.items()}
-    whole = made.pop("Settings")
-    keys = {name: schema for name, schema in whole["properties"].items() if name not in _NOT_IN_VALUES}
-    made["NodeSettings"] = only(name=TEXT, **keys)
-    made["AgentConfiguration"] = only(**keys, nodes={"type": "array", "items": {"$ref": "#/$defs/NodeSettings"}})
-    return made
+RESOURCES: Final[Schema] = only(requests=ANY, limits=ANY, claims=LIST)
 
 
-def _plain(schema: Any) -> Any:
-    """Leave out titles, and defaults that the agent has anyway."""
-    if isinstance(schema, dict):
-        return {key: _plain(value) for key, value in schema.items() if key not in ("title", "default", "extra")}
-    return [_plain(value) for value in schema] if isinstance(schema, list) else schema
+def _inlined(schema: Schema, found: dict[str, Schema], without: tuple[str, ...] = ()) -> Schema:
+    """Return a structure's schema with those below it in place; several programs name theirs alike."""
+
+    def put(value: Any) -> Any:
+        if isinstance(value, list):
+            return [put(one) for one in value]
+        if not isinstance(value, dict):
+            return value
+        if "$ref" in value:
+            return put(found[value["$ref"].rpartition("/")[2]])
+        return {key: put(below) for key, below in value.items() if key not in _SAID_BY_THE_PROGRAM}
+
+    whole: Schema = put(schema)
+    return whole | {"properties": {name: below for name, below in whole["properties"].items() if name not in without}}
+
+
+def settings_of(structure: type[msgspec.Struct], *without: str) -> Schema:
+    """Return the schema of a program's configuration as values hold it: without what the chart says itself."""
+    (reference,), found = msgspec.json.schema_components((structure,), ref_template="#/$defs/{name}")
+    return _inlined(found[reference["$ref"].rpartition("/")[2]], found, (*_NOT_IN_VALUES, *without))
+
+
+def _agent() -> Schema:
+    """Return the schema of the agents' configuration, with what differs on some nodes."""
+    whole = settings_of(AgentSettings, "node", "driver")
+    differing = only(name=TEXT, **whole["properties"])
+    return only(**whole["properties"], nodes={"type": "array", "items": differing})
 
 
 def _part(**more: Schema) -> Schema:
@@ -60,7 +79,7 @@ def _part(**more: Schema) -> Schema:
         tolerations=LIST,
         affinity=ANY,
         priorityClassName=TEXT,
-        resources=only(requests=ANY, limits=ANY, claims=LIST),
+        resources=RESOURCES,
         podLabels=LABELS,
         podAnnotations=LABELS,
         env=LIST,
@@ -78,13 +97,29 @@ def schema() -> Schema:
         labels=LABELS,
         namespace=only(create=YES_NO),
         agent=_part(
-            config={"$ref": "#/$defs/AgentConfiguration"},
+            config=_agent(),
             runtimeClassName=TEXT,
             maxSurge={"type": ["integer", "string"]},
             simulated=only(profile=TEXT, directory=TEXT),
         ),
+        scheduler=_part(
+            config=settings_of(SchedulerSettings),
+            replicas=WHOLE,
+            alsoKnownAs=TEXTS,
+            kubeScheduler=only(image=only(repository=TEXT, tag=TEXT), port=PORT, resources=RESOURCES),
+        ),
+        webhook=_part(
+            config=settings_of(WebhookSettings, "writers"),
+            replicas=WHOLE,
+            timeoutSeconds={"type": "integer", "minimum": 1, "maximum": 30},
+            namespaces=LIST,
+            service=only(port=PORT, externalName=TEXT),
+        ),
+        ask=settings_of(AskSettings),
+        networkPolicies=only(enabled=YES_NO),
+        metrics=only(podMonitors=YES_NO, rules=YES_NO, dashboards=YES_NO, labels=LABELS),
         policies=only(enabled=YES_NO, writers=TEXTS),
         priorityClasses=only(create=YES_NO, **classes),
     )
     values["properties"]["global"] = ANY  # helm puts it there for charts below another
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **values, "$defs": _settings()}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **values}

@@ -60,6 +60,13 @@ def image(role: str) -> Image:
     return Image(reference(role), json.loads(said["ENTRYPOINT"]), user=said["USER"], environment=environment)
 
 
+def source(role: str) -> str:
+    """Return which tree a role's image is: the argument of tree.sh in the stage that it is copied from."""
+    (copied,) = (rest for word, rest in stages()[role] if word == "COPY")
+    (made,) = (rest for word, rest in stages()[copied.split()[0].removeprefix("--from=")] if word == "RUN")
+    return made.split()[1]
+
+
 def newest(*names: str) -> float:
     """Return when the newest file below these was changed."""
     return max(path.stat().st_mtime for name in names for path in _files(TOP / name))
@@ -100,7 +107,7 @@ def tar(role: str) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent) as work:
             tree = Path(work, "tree")
-            _run("tree.sh", role, wheels, tree)
+            _run("tree.sh", source(role), wheels, tree)
             half = image(role).write(Tree(tree), Path(work, "image.tar"))
             shutil.move(half, path)
     return path

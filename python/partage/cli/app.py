@@ -34,6 +34,7 @@ COMMANDS: Final = {
     "webhook": "webhook",
     "explain": "explain",
     "simulate": "simulate",
+    "chart": "chart",
     "completion": "completion",
 }
 

@@ -15,10 +15,6 @@
 {{- if .image.digest }}@{{ .image.digest }}{{ else }}:{{ .root.Values.image.tag | default .root.Chart.AppVersion }}{{ end }}
 {{- end -}}
 
-{{- define "partage.user" -}}
-system:serviceaccount:{{ .Release.Namespace }}:partage-
-{{- end -}}
-
 {{- /* The runtime class of the agent, empty for none. */ -}}
 {{- define "partage.runtimeClass" -}}
 {{- if ne .Values.agent.runtimeClassName "auto" }}{{ .Values.agent.runtimeClassName }}
@@ -45,4 +41,28 @@ container of its own. Mounted at the same path, so the configuration is the one 
 {{- if ne $driver "/" }}{{ $_ := set $drivers "driver-root" $driver }}{{ end -}}
 {{- if and (ne $dev "/") (ne $dev $driver) }}{{ $_ := set $drivers "device-root" $dev }}{{ end -}}
 {{- toYaml (set $places "drivers" $drivers) -}}
+{{- end -}}
+
+{{- /* kube-scheduler's image: of the cluster's own version, without what its vendor added to it. */ -}}
+{{- define "partage.kubeScheduler" -}}
+{{- $image := .Values.scheduler.kubeScheduler.image -}}
+{{- $version := regexFind "^v?[0-9]+\\.[0-9]+\\.[0-9]+" .Capabilities.KubeVersion.Version -}}
+{{ $image.repository }}:{{ $image.tag | default (printf "v%s" (trimPrefix "v" $version)) }}
+{{- end -}}
+
+{{- /* The scheduler's configuration as its file; what the chart decides itself goes before the values. */ -}}
+{{- define "partage.schedulerConfig" -}}
+{{- $config := dict "apiVersion" "config.partage.io/v1alpha1" "kind" "SchedulerConfiguration" "ask" .Values.ask
+  "election" (dict "lease" (printf "%s/partage-scheduler" .Release.Namespace)
+    "metrics" (printf "https://127.0.0.1:%d/metrics" (int .Values.scheduler.kubeScheduler.port))) -}}
+{{ toYaml (merge $config (deepCopy .Values.scheduler.config)) }}
+{{- end -}}
+
+{{- /* The webhook's configuration as its file. */ -}}
+{{- define "partage.webhookConfig" -}}
+{{- $scheduler := printf "system:serviceaccount:%s:partage-scheduler" .Release.Namespace -}}
+{{- $config := dict "apiVersion" "config.partage.io/v1alpha1" "kind" "WebhookConfiguration" "ask" .Values.ask
+  "priorityClasses" .Values.priorityClasses.create
+  "writers" (prepend .Values.policies.writers $scheduler) "tls" (dict "namespace" .Release.Namespace) -}}
+{{ toYaml (merge $config (deepCopy .Values.webhook.config)) }}
 {{- end -}}
