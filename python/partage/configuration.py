@@ -14,6 +14,7 @@ import argparse
 import difflib
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar
 
 import msgspec
@@ -22,7 +23,6 @@ from partage.model import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
 
 _BOUNDARY: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
@@ -233,6 +233,17 @@ class Layout(Generic[S]):
         return msgspec.defstruct("Leaf", [(field.name, field.type)], rename="camel")
 
     # ---- all of it ---------------------------------------------------------------------------------------------------
+
+    def load(self, argv: Sequence[str], environ: Mapping[str, str]) -> S:
+        """Return the settings that file, variables and flags make; raises UsageError."""
+        flags = self.flags(argv)
+        named = flags.pop("config", None) or environ.get(f"{self.prefix}CONFIG")
+        path = Path(named or self.file)
+        document = self.read_file(path, must_exist=named is not None)
+        self.check_keys(document, str(path))
+        self.convert(document, str(path))  # so that what is wrong in the file is said of the file
+        self.put_texts(document, self.variables(environ), flags)
+        return self.convert(document, str(path))
 
     def convert(self, document: Mapping[str, Any], source: str) -> S:
         """Return the settings that a document makes; raises UsageError."""

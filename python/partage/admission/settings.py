@@ -6,7 +6,6 @@ come from them (`partage.configuration`). What can go wrong: UsageError names th
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from partage.admission.options import NCCL_SECONDS, WRITER, AdmissionOptions
@@ -136,14 +135,7 @@ LAYOUT: Final = Layout(
 
 def load(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
     """Return the settings that file, variables and flags make; raises UsageError."""
-    flags = LAYOUT.flags(argv)
-    named = flags.pop("config", None) or environ.get(f"{LAYOUT.prefix}CONFIG")
-    path = Path(named or LAYOUT.file)
-    document = LAYOUT.read_file(path, must_exist=named is not None)
-    LAYOUT.check_keys(document, str(path))
-    LAYOUT.convert(document, str(path))
-    LAYOUT.put_texts(document, LAYOUT.variables(environ), flags)
-    settings = LAYOUT.convert(document, str(path))
+    settings = LAYOUT.load(argv, environ)
     if bool(settings.tls.certificate) != bool(settings.tls.private_key):
         raise UsageError("tls", "not complete", "certificate and privateKey belong together", LAYOUT.step)
     return settings

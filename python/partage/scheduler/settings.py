@@ -8,7 +8,6 @@ the value and what is accepted.
 from __future__ import annotations
 
 import ipaddress
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from partage.configuration import Layout, Section, key
@@ -108,14 +107,7 @@ LAYOUT: Final = Layout(
 
 def load(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
     """Return the settings that file, variables and flags make; raises UsageError."""
-    flags = LAYOUT.flags(argv)
-    named = flags.pop("config", None) or environ.get(f"{LAYOUT.prefix}CONFIG")
-    path = Path(named or LAYOUT.file)
-    document = LAYOUT.read_file(path, must_exist=named is not None)
-    LAYOUT.check_keys(document, str(path))
-    LAYOUT.convert(document, str(path))
-    LAYOUT.put_texts(document, LAYOUT.variables(environ), flags)
-    settings = LAYOUT.convert(document, str(path))
+    settings = LAYOUT.load(argv, environ)
     _check(settings)
     return settings
 
