@@ -139,6 +139,7 @@ struct gate_wait {
 	uint64_t ask_after; /* so long after that: whether those that it waits for live */
 	uint32_t peer_bell; /* as it was then */
 	bool peers; /* it waits for other processes of the container now */
+	bool spared; /* it has not rung, since another process of the container has */
 	bool behind; /* has had its part, or had its last one later: first those that wait already */
 	bool let_pass; /* it has done so in this turn */
 	bool free; /* not under the gate any more */
@@ -157,9 +158,12 @@ void gate_ring(struct gate *g);
 
 uint32_t gate_peers(struct gate *g, int device,
                     uint64_t now); /* that have work in flight, this one too; a little old */
-/* Another process of the container has work in flight: for the arbiter the container goes on, whatever this one begins or
- * ends. Asked behind the store of `busy_ns`, with full fences, so that of two that begin or end at once one sees the other. */
-bool gate_peers_at_work(const struct gate *g, int device, uint64_t now);
+/* Another process of the container spares this one a ring: for the arbiter the container has work in flight, or waits,
+ * whatever this one does. Asked behind the store of the own line, with full fences: of two that end at once the later sees
+ * that the other has ended, and of two that begin or ask at once the earlier does not let the other spare it. */
+bool gate_peers_began(const struct gate *g, int device, uint64_t now); /* before this one */
+bool gate_peers_go_on(const struct gate *g, int device, uint64_t now);
+bool gate_peers_asked(const struct gate *g, int device, uint64_t now); /* before this one */
 bool gate_peers_wait(const struct gate_device *d, uint64_t now); /* others wait until this one has nothing in flight */
 void gate_peers_ended(struct gate_device *d, uint64_t now); /* it has nothing */
 void gate_peers_leave(struct gate *g, int device, uint64_t now); /* it has little, where that is so */

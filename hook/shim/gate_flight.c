@@ -164,14 +164,14 @@ void gate_begin(struct gate *g, int device, uint64_t now)
 	d->part_ns = 0;
 	store_busy(g, device, now);
 	if (__atomic_load_n(&d->turn->flags, __ATOMIC_SEQ_CST) & PTG_TURN_WATCHED && /* not before it is stored */
-	    !gate_peers_at_work(g, device, now))
+	    !gate_peers_began(g, device, now))
 		gate_ring(g);
 }
 
 /* Of several processes that end at once, the last one finds that nobody of the container is at work any more. */
 static void tell_end(struct gate *g, int device, uint64_t now)
 {
-	if (gate_urgent(&g->device[device]) && !gate_peers_at_work(g, device, now))
+	if (gate_urgent(&g->device[device]) && !gate_peers_go_on(g, device, now))
 		gate_ring(g);
 }
 

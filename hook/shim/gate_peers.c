@@ -14,11 +14,12 @@
  * container alone. */
 #include "gate_core.h"
 
-#define LITTLE_NS  1000000 /* so much is left of who leaves */
-#define AT_WORK_NS 50000000 /* work in flight of others that began longer ago does not spare a ring */
-#define QUIET_NS   200000 /* who has launched nothing for so long waits for what it has launched */
-#define RECENT_NS  10000000 /* who waits says so twice as often */
-#define ASK_NS 4000000 /* nothing has ended for so long: does it live? Then after twice as long; a sleep is longer */
+#define LITTLE_NS 1000000 /* so much is left of who leaves */
+#define WORKS_NS  50000000 /* work in flight of others that began longer ago does not spare a ring */
+#define WAITS_NS  150000000 /* the same of others that wait */
+#define QUIET_NS  200000 /* who has launched nothing for so long waits for what it has launched */
+#define RECENT_NS 10000000 /* who waits says so twice as often */
+#define ASK_NS    4000000 /* nothing has ended for so long: does it live? Then after twice as long; a sleep is longer */
 #define PATIENCE_NS UINT64_C(500000000)
 #define COUNT_NS    5000000 /* how old the count of busy processes may be */
 
@@ -68,19 +69,40 @@ uint32_t gate_peers(struct gate *g, int device, uint64_t now)
 	return d->peers;
 }
 
-/* Work that began long ago may be a dead process's, whose end nobody tells. */
-bool gate_peers_at_work(const struct gate *g, int device, uint64_t now)
+/* ---- sparing rings ------------------------------------------------------------------------------------------------------- */
+
+/* Some other one's line says that it works, or waits, since earlier than `before`; not since long ago: it may be a dead
+ * process's, for which nobody rings. */
+static bool says(const struct gate *g, int device, bool waits, uint64_t before, uint64_t now)
 {
-	const struct gate_device *d = &g->device[device];
 	struct vgpu_state *s = vgpu_state();
-	if (!d->common || !s)
+	if (!g->device[device].common || !s)
 		return false;
 	for (uint32_t i = 0; i < vgpu_slot_high(s->ledger.map); i++) {
-		uint64_t busy = __atomic_load_n(&s->ledger.map->turn[device][i].busy_ns, __ATOMIC_SEQ_CST);
-		if (i != s->slot && busy != 0 && busy + AT_WORK_NS > now)
+		const struct ptg_slot_turn *line = &s->ledger.map->turn[device][i];
+		if (i == s->slot || (waits && __atomic_load_n(&line->want, __ATOMIC_SEQ_CST) == 0))
+			continue;
+		uint64_t since = __atomic_load_n(waits ? &line->want_ns : &line->busy_ns, __ATOMIC_SEQ_CST);
+		if (since != 0 && since + (waits ? WAITS_NS : WORKS_NS) > now &&
+		    (since < before || (since == before && i < s->slot)))
 			return true;
 	}
 	return false;
+}
+
+bool gate_peers_began(const struct gate *g, int device, uint64_t now)
+{
+	return says(g, device, false, g->device[device].busy_ns, now);
+}
+
+bool gate_peers_go_on(const struct gate *g, int device, uint64_t now)
+{
+	return says(g, device, false, UINT64_MAX, now);
+}
+
+bool gate_peers_asked(const struct gate *g, int device, uint64_t now)
+{
+	return says(g, device, true, g->device[device].want_ns, now);
 }
 
 /* ---- waiting for each other ---------------------------------------------------------------------------------------------- */

@@ -291,10 +291,12 @@ static void wait_for_turn(struct gate *g, int device, struct gate_wait *wait)
 		gate_want(d, 1, now);
 		if (vgpu_gate_self->used)
 			vgpu_gate_self->waiting = (uint32_t)device + 1;
-		if (d->want == 1)
-			gate_ring(g);
-	} else if (!alive(d, now)) {
-		gate_ring(g); /* a new arbiter has not heard the first one */
+		wait->spared = d->want == 1;
+	}
+	/* A new arbiter has not heard the first ring, and who spared this one that may be dead. */
+	if (!alive(d, now) || (wait->spared && !gate_peers_asked(g, device, now))) {
+		gate_ring(g);
+		wait->spared = false;
 	}
 	gate_settle(g, device, vgpu_gate_self, now);
 	gate_helper_need(g, now + gate_in_flight(g, device));
