@@ -1,4 +1,4 @@
-"""Room for a pod of high priority at a real control plane (K22): a card full by memory only, budgets, who may not.
+"""Room for a pod of high priority at a real control plane (K22): a card full by memory only (C142), budgets (C144), who may not.
 
 Nodes are objects, so the test ends evicted pods as kubelet would.
 """

@@ -22,6 +22,7 @@ CASES = [
     *(1, 2, 3, 4, 5, 7, 8, 9, 11, 12, 13, 15, 17, 18, 20, *range(22, 37), *range(38, 44), *range(45, 51)),
     *(52, 54, 55, 56, 58, 61, 66, 67, 68, 83, 105),
     *(62, 63, 100, 119, 125, 126, 128, 129, 130, 131),  # admission
+    *(133, 134, 135, 142, 144),  # quota, preemption
 ]
 KNOWN = {f"C{case:03}" for case in CASES} | {f"D{defect}" for defect in range(1, 29)}
 

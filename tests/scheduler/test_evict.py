@@ -1,4 +1,4 @@
-"""Making room (K22): the place is claimed and kept, victims are evicted through the API, budgets are waited for."""
+"""Making room (K22): the place is claimed and kept, victims are evicted through the API, budgets are waited for (C144)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What pods take of quotas: the per-card amount times the cards, who waits, never below 0 (K21)."""
+"""What pods take of quotas: the per-card amount times the cards, who waits, never below 0 (K21: C133, C134, C135)."""
 
 from __future__ import annotations
 

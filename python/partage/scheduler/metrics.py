@@ -158,6 +158,9 @@ def _of_term(reign: Reign, reserved: int) -> Iterator[Metric]:
         ("node_unreadable", "gauge", "1 for a node whose devices cannot be read.", [*unreadable]),
         ("conditions_total", "counter", "Conditions written onto pods.", [({}, reign.tell.written)]),
         ("told_dropped_total", "counter", "Events and conditions without room.", [({}, reign.tell.dropped)]),
+        ("quota_writes_total", "counter", "Writes of quotas' status.", [({}, reign.duties.status.written)]),
+        ("evictions_total", "counter", "Pods evicted for others.", [({}, reign.duties.evictor.evictions)]),
+        ("resizes_total", "counter", "Grants of running pods rewritten.", [({}, reign.duties.resizer.written)]),
         ("audits_total", "counter", "How often the books were counted anew.", [({}, reign.audits)]),
         ("books_differences", "gauge", "Differences that the last count found.", [({}, reign.differences)]),
     )

@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 
 from partage.exposition import CONTENT_TYPE, exposition
 from partage.scheduler.metrics import Promised, promised_families, state_families
+from partage.scheduler.quota.figures import quota_families
 
 if TYPE_CHECKING:
     from partage.scheduler.service import SchedulerService
@@ -34,6 +35,8 @@ def pages(service: SchedulerService, settings: MetricsSettings) -> web.Applicati
         reign = service.reign
         promised = Promised.of(reign.books) if settings.cards and reign is not None and reign.is_ready else _EMPTY
         small = [*state_families(reign, service.problem, promised.reserved), *service.requests.families()]
+        if reign is not None and reign.is_ready:
+            small += quota_families(reign.duties.quotas.book, hami_names=settings.hami_names)
         body = exposition([*small, *own.collect()])
         if promised is not _EMPTY:
             body += await asyncio.to_thread(

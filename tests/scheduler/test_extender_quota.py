@@ -1,0 +1,87 @@
+"""Quotas and preemption where the extender asks them: filter, prioritize, the promise, and what gives it back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from partage.model.units import GI, MI
+from partage.scheduler.quota.limits import Limit
+from tests.cluster.scheduling import node
+from tests.scheduler.extending import Desk
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from partage.model.ask import PodAsk
+    from partage.model.pod import PodView
+
+MEMORY = "limits.nvidia.com/gpumem"
+
+
+def desk(allowed_mib: int, *nodes: Any) -> Desk:
+    made = Desk(*(nodes or (node("a"), node("b"))))
+    made.duties.quotas.set_limit(Limit("default", "q", {MEMORY: allowed_mib * MI}))
+    return made
+
+
+def used(made: Desk) -> int:
+    return made.duties.quotas.book.usage("default", "q")[MEMORY] // MI
+
+
+def test_a_pod_without_room_in_the_quota_is_refused_everywhere_with_the_numbers() -> None:
+    made = desk(10000)
+    assert made.choose(made.pod("first", memory=3000, cards=2))
+    answer = made.extender.filter(made.args(made.pod("second", memory=5000)))
+    assert answer.node_names == []
+    reason = (
+        "ResourceQuotaNotFit: 5000 of limits.nvidia.com/gpumem asked, 6000 used; resourcequota default/q allows 10000"
+    )
+    assert answer.failed_and_unresolvable_nodes == {"a": reason, "b": reason}
+    assert made.prioritize(made.pod("second", memory=5000), ["a", "b"]) == [("a", 0), ("b", 0)]
+    assert used(made) == 6000
+
+
+def test_what_is_promised_counts_until_it_is_given_back() -> None:
+    made = desk(10000)
+    first, second = made.pod("first", memory=6000), made.pod("second", memory=6000)
+    assert made.choose(first)
+    assert made.filter(second) == []
+    made.gone("first")
+    made.duties.quotas.book.drop_pod("uid-first")  # as the watch of pods has it
+    assert made.choose(second)
+    assert used(made) == 6000
+
+
+def test_a_part_of_a_card_goes_where_the_quota_allows_it_and_is_charged_by_the_card() -> None:
+    made = desk(13000, node("large", 8, memory=80 * GI), node("small", 8, memory=24 * GI))
+    pod = made.pod("half", cores=10)
+    limits = pod["spec"]["containers"][0]["resources"]["limits"]
+    del limits["nvidia.com/gpumem"]
+    limits["nvidia.com/gpumem-percentage"] = "50"
+    answer = made.extender.filter(made.args(pod))
+    assert answer.node_names == ["small"]
+    assert answer.failed_and_unresolvable_nodes["large"] == "8/8 ResourceQuotaNotFit"
+    assert used(made) == 12288
+
+
+def test_other_namespaces_are_free() -> None:
+    made = desk(1)
+    pod = made.pod("elsewhere", memory=8000)
+    pod["metadata"]["namespace"] = "other"
+    assert made.filter(pod) == ["a", "b"]
+
+
+def test_a_pod_that_fits_nowhere_asks_for_room_and_one_without_quota_does_not() -> None:
+    made = Desk(node("a", 1))
+    asked: list[str] = []
+
+    def wanted(pod: PodView, ask: PodAsk, nodes: Sequence[str] | None) -> None:
+        asked.append(f"{ask.name} {list(nodes or ())}")
+
+    made.duties.evictor.wanted = wanted  # type: ignore[method-assign]
+    assert made.choose(made.pod("full", memory=80 * 1024))
+    assert made.filter(made.pod("late", memory=1000)) == []
+    assert asked == ["late ['a']"]
+    made.duties.quotas.set_limit(Limit("default", "q", {MEMORY: 0}))
+    assert made.filter(made.pod("poor", memory=1000)) == []
+    assert asked == ["late ['a']"]
