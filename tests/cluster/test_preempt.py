@@ -1,4 +1,4 @@
-"""Room for a pod of high priority at a real control plane (K22): a card full by memory only (C142), budgets (C144), who may not.
+"""Room for a pod of high priority at a real control plane: a card full by memory only (C142), budgets (C144).
 
 Nodes are objects, so the test ends evicted pods as kubelet would.
 """
@@ -66,6 +66,16 @@ def wait_evicted(site: Site, count: int) -> list[str]:
     return sorted(ending)
 
 
+def wait_told(site: Site, *wanted: tuple[str, str]) -> None:
+    """Wait until there are these events: name of the pod, reason."""
+    missing = set(wanted)
+    for event in site.cluster.api.watch("events.events.k8s.io", "default", seconds=60):
+        missing.discard((event["object"]["regarding"]["name"], event["object"]["reason"]))
+        if not missing:
+            return
+    raise AssertionError(f"not told: {missing}")
+
+
 def end(site: Site, *pods: str) -> None:
     for name in pods:
         site.cluster.api.delete("pods", name, "default", grace=0)
@@ -94,10 +104,7 @@ def test_c142_the_fewest_right_victims_go_and_the_place_is_kept(site: Site) -> N
     assert alive(site) == ["greedy", "middle", "old", "polite", "small", "winner"]
     for waiting in ("greedy", "polite"):
         assert "nodeName" not in site.cluster.api.get("pods", waiting, "default")["spec"]
-    events = {
-        (one["regarding"]["name"], one["reason"]) for one in site.cluster.api.list("events.events.k8s.io", "default")
-    }
-    assert {("winner", "PreemptionStarted"), ("new", "Preempted")} <= events
+    wait_told(site, ("winner", "PreemptionStarted"), ("new", "Preempted"))
 
 
 def test_c144_a_budget_is_kept(site: Site) -> None:

@@ -1,4 +1,4 @@
-"""Making room (K22): the place is claimed and kept, victims are evicted through the API, budgets are waited for (C144)."""
+"""Making room: the place is claimed and kept, victims are evicted through the API, budgets are waited for (C144)."""
 
 from __future__ import annotations
 
@@ -128,7 +128,10 @@ def test_the_place_is_claimed_the_victims_go_and_the_winner_gets_it() -> None:
         winner = world.want(100, 15)
         await until(lambda: len(world.evicted) == 2)
         assert sorted(world.evicted) == ["low-6", "low-7"]
-        assert world.nominated == [("pod-winner", "n")]
+        world.pods["winner"] = watched("winner", 100)
+        await until(lambda: world.clock.sleeping)
+        world.clock.advance(2)
+        await until(lambda: world.nominated == [("pod-winner", "n")])
         assert world.evictor.node_of("winner") == "n"
         world.end("low-6")
         world.end("low-7")

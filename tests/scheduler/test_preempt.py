@@ -1,4 +1,4 @@
-"""Who must go for a pod of higher priority (K22): the fewest, the lowest, the newest, and no budget is broken (C142, C144)."""
+"""Who must go for a pod of higher priority: the fewest, lowest, newest, within budgets (C142, C144)."""
 
 from __future__ import annotations
 

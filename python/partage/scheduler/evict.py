@@ -1,9 +1,9 @@
 """Makes room for a pod that fits nowhere: plans, keeps the place in the books, evicts, until the pod is there.
 
 The extender calls `wanted` when no node takes a pod; all else happens in `run`, so that no filter waits for it. A plan
-(`preempt.py`) first becomes a claim in the books, so that nobody else gets what the victims leave; then the pod's
-`nominatedNodeName` says where it will go, and the victims are evicted through the API, which holds disruption budgets:
-what a budget refuses now is tried again while the plan lives. The claim ends when the pod is bound or gone, when it
+(`preempt.py`) first becomes a claim in the books, so that nobody else gets what the victims leave; then the victims are
+evicted through the API, which holds disruption budgets (what a budget refuses now is tried again while the plan lives),
+and the pod's `nominatedNodeName` says where it will go. The claim ends when the pod is bound or gone, when it
 fits elsewhere first, or `KEEP_S` after the last victim has gone. What can go wrong: an eviction is refused for good;
 the plan is given up, with an event on the pod, and nobody else is evicted for it.
 """
@@ -151,7 +151,7 @@ class Evictor:
     async def run(self) -> None:
         """Plan and evict until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._give_back())
+            tasks.create_task(self._look_after())
             while True:
                 await self._wake.wait()
                 self._wake.clear()
@@ -162,10 +162,14 @@ class Evictor:
                         tasks.create_task(self._carry_out(underway))
                     await asyncio.sleep(0)  # filters go first
 
-    async def _give_back(self) -> None:
-        """End plans whose time is up."""
+    async def _look_after(self) -> None:
+        """End plans whose time is up, and nominate for the others: kube-scheduler takes that back when it tries."""
         while True:
             await self._clock.sleep(AGAIN_S)
+            for underway in list(self._underway.values()):
+                pod = self._pod(underway.ask.uid)
+                if pod is not None and not pod.node and pod.status.nominated_node_name != underway.plan.node:
+                    await self._nominate(underway)
             now = self._clock.now()
             for uid in [uid for uid, one in self._underway.items() if one.until <= now]:
                 log.info("a place is given back", uid=uid, node=self._underway[uid].plan.node)
@@ -192,8 +196,7 @@ class Evictor:
         return underway
 
     async def _carry_out(self, underway: Underway) -> None:
-        """Nominate the node, and evict the victims; what a budget refuses again and again while the plan lives."""
-        await self._nominate(underway)
+        """Evict the victims; what a budget refuses again and again while the plan lives."""
         while waiting := [victim for uid, victim in underway.left.items() if uid not in underway.evicted]:
             for victim in waiting:
                 if not self._is_on(underway) or not await self._try(underway, victim):
@@ -209,6 +212,7 @@ class Evictor:
 
     async def _try(self, underway: Underway, victim: Victim) -> bool:
         """Evict one victim; return whether the next one may follow at once."""
+        pod = self._pod(victim.uid)  # it may be gone by the time that the eviction is answered
         try:
             await self._evict(victim)
         except KubeError as error:
@@ -220,7 +224,7 @@ class Evictor:
             return False
         underway.evicted.add(victim.uid)
         self.evictions += 1
-        self._tell_victim(victim, underway)
+        self._tell_victim(victim, pod, underway)
         return True
 
     async def _nominate(self, underway: Underway) -> None:
@@ -238,8 +242,8 @@ class Evictor:
         eviction = PodEviction(metadata=meta, deleteOptions=options)
         await self._client.create(eviction, name=victim.name, namespace=victim.namespace)
 
-    def _tell_victim(self, victim: Victim, underway: Underway) -> None:
-        pod, ask = self._pod(victim.uid), underway.ask
+    def _tell_victim(self, victim: Victim, pod: WatchedPod | None, underway: Underway) -> None:
+        ask = underway.ask
         log.info("evicted", pod=f"{victim.namespace}/{victim.name}", for_pod=ask.subject, node=underway.plan.node)
         if pod is not None:
             message = f"ends for {ask.subject} of priority {ask.priority} on node {underway.plan.node}"

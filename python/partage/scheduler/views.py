@@ -58,6 +58,7 @@ class PodStatusView(msgspec.Struct, frozen=True, rename="camel"):
     """How far a pod is."""
 
     phase: str | None = None
+    nominated_node_name: str | None = None
     conditions: tuple[ConditionView, ...] | None = None
     container_statuses: tuple[ContainerStatus, ...] | None = None
     init_container_statuses: tuple[ContainerStatus, ...] | None = None
