@@ -44,7 +44,7 @@ def hand_overs(root: Path, count: int) -> list[Held]:
         create_turns(path / "turns", 1)
         device = PolicyDevice(uuid, 8 * GIB, 80 * GIB, cores=100)
         PolicyFile.create(path / "policy", Policy(devices=(device,))).close()
-        made.append(Held(HandOver(path), f"team-{number % 7}", f"training-{number}-worker-0", "app", hooked=True))
+        made.append(Held(HandOver(path), f"team-{number % 7}", f"training-{number}-worker-0", "app"))
     return made
 
 

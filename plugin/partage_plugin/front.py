@@ -219,6 +219,7 @@ class SharesFront:
             except Refused as refusal:
                 log.warning("not rebuilt", hand_over=claim.name, pod=claim.pod.full_name, error=str(refusal))
         self._adopt_strays()
+        self.on_handed_over()
 
     async def _known_pods(self) -> None:
         """Wait for the list of pods, though not for ever: kubelet fails pods that want seats while we are not there."""

@@ -140,11 +140,8 @@ class _World:
             settings.node, KubeNode(client, settings.node), self.agent.cards, clock, say=self._say, safe=self._safe
         )
         self.agent.tell_node = self._node.tell
-        self._sampler = Sampler(
-            Reader(lambda: held_of(self.agent), lambda: card_figures(self.agent.cards)).read,
-            clock,
-            present=lambda: frozenset(self.agent.desk.held),
-        )
+        reader = Reader(lambda: held_of(self.agent), lambda: card_figures(self.agent.cards), use=self._backend.use)
+        self._sampler = Sampler(reader.read, clock, present=lambda: frozenset(self.agent.desk.held))
 
     async def run(self, hangup: asyncio.Event) -> None:
         """Serve until cancelled or something cannot go on."""

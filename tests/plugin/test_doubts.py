@@ -4,6 +4,10 @@ from it; gates that cannot be written let nobody in and are mended; a pod that H
 
 from __future__ import annotations
 
+import fcntl
+import os
+import signal
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,14 +19,16 @@ from partage.model import PolicyError, names
 from partage.model.grant import Slice
 from partage.model.hami_twin import ANNOTATION, BIND_PHASE
 from partage.shm import PolicyFile
+from partage_plugin import agent as agent_module
 from partage_plugin.handover.desk import Claim
 from partage_plugin.refusal import Refused
 from tests.plugin.test_hami_pods import twin
 from tests.plugin.test_handover import refused, run
 from tests.plugin.test_life import policy, started, until
-from tests.plugin.world import CARDS, GI, World, card, part, pod_of, share
+from tests.plugin.world import CARDS, GI, World, card, grant_text, part, pod_of, share
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from partage.shm import Policy
@@ -168,6 +174,53 @@ def test_a_neighbour_that_could_not_be_gated_is_mended(tmp_path: Path, monkeypat
             stuck.release()
             await until(lambda: policy(world, alone).devices[0].gated)
             assert not agent.desk.is_behind
+
+    run(go())
+
+
+# ---- a tenant's lease ------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def leased(path: Path) -> Iterator[Callable[[], None]]:
+    """A lease on a file, until the function is called or the block ends."""
+    before = signal.signal(signal.SIGIO, signal.SIG_IGN)  # how the kernel asks for it back
+    fds = [os.open(path, os.O_RDONLY | os.O_CLOEXEC)]
+
+    def end() -> None:
+        while fds:
+            os.close(fds.pop())
+
+    try:
+        fcntl.fcntl(fds[0], fcntl.F_SETLEASE, fcntl.F_RDLCK)
+        yield end
+    finally:
+        end()
+        signal.signal(signal.SIGIO, before)
+
+
+def test_a_lease_on_a_policy_lets_nobody_else_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While no agent runs a tenant takes a lease on its policy: the next agent cannot open it for as long as the kernel
+    lets it. What runs keeps its room before who comes first by its grant, and is adopted when the lease is gone."""
+    monkeypatch.setattr(agent_module, "SWEEP_AGAIN_S", 0.01)
+
+    async def go() -> None:
+        world = World(tmp_path)
+        async with world.running():
+            entry = await started(world, "u1", app=part(share(0, 60 * GI)))
+        with leased(world.places.root / entry.name / "policy") as end:
+            await world.kubelet.start()
+            async with world.agent() as agent:
+                await world.kubelet.registered()
+                assert entry.name not in agent.desk.held
+                text = grant_text("u2", at=5, app=part(share(0, 60 * GI)))
+                await world.pods.put(pod_of("u2", text=text, app=part()))
+                other = await world.kubelet.allocate("u2", "default/pod-u2", "app")
+                assert "pod-u1" in await refused(world, other)
+                end()
+                await until(lambda: entry.name in agent.desk.held)
+                assert world.watch.names == {entry.name}
+            await world.kubelet.stop()
 
     run(go())
 

@@ -20,6 +20,7 @@ from aiohttp import ClientSession
 from prometheus_client.parser import text_string_to_metric_families
 
 from partage._version import __version__
+from partage.devices.backend import CardUse
 from partage.logs import configure_logs
 from partage.model import DeviceError
 from partage.run.handover import HandOver
@@ -30,8 +31,10 @@ from partage_plugin.http import HttpServer
 from partage_plugin.metrics import MetricsPage
 from partage_plugin.monitor.reader import Held, Reader
 from partage_plugin.monitor.sampler import EVERY_S, FORGOTTEN_S, STALE_S, Sampler
+from partage_plugin.monitor.strangers import hand_overs_of
 from partage_plugin.web import Answers, Pages
 from tests.kube.support import FakeClock, until
+from tests.shm.conftest import Tenant
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -275,14 +278,60 @@ def hand_over(root: Path, name: str = "a" * 32) -> HandOver:
 
 def test_figures_of_a_hand_over_from_its_start(tmp_path: Path) -> None:
     entry = hand_over(tmp_path)
-    reader = Reader(lambda: [Held(entry, "team", "train-0", "app", hooked=True)], lambda: [CARD])
+    reader = Reader(lambda: [Held(entry, "team", "train-0", "app")], lambda: [CARD])
     figures = reader.read()
     assert figures.cards == (CARD,)
     (found,) = figures.containers
     assert (found.namespace, found.pod, found.container, found.ordinal) == ("team", "train-0", "app", 0)
     assert (found.limit, found.used, found.overhead, found.processes) == (8 * GI, 1000, 1000, 0)
-    assert (found.share_class, found.enforcement, found.hooked) == ("fixed", "shim", True)
+    assert (found.share_class, found.enforcement, found.hooked) == ("fixed", "shim", None)
     assert found.idle_s is None
+
+
+def test_the_drivers_own_figures_of_cards(tmp_path: Path) -> None:
+    """Use of the card as the driver says it; one that does not answer has no such series, and a driver that hangs costs
+    nothing else."""
+    other = replace(CARD, uuid="GPU-b", index=1)
+    bare = [replace(one, used=None, busy=None, memory_busy=None) for one in (CARD, other)]
+    use = {"GPU-a": CardUse(3 * GI, 410, 70)}
+    entry = hand_over(tmp_path)
+    reader = Reader(lambda: [Held(entry, "team", "train-0", "app")], lambda: bare, use=lambda: use)
+    first, second = reader.read().cards
+    assert (first.used, first.busy, first.memory_busy) == (3 * GI, 410, 70)
+    assert (second.used, second.busy, second.memory_busy) == (None, None, None)
+
+    def hangs() -> dict[str, CardUse]:
+        raise DeviceError("NVML", "does not answer", "an answer", "none")
+
+    figures = Reader(lambda: [Held(entry, "team", "train-0", "app")], lambda: bare, use=hangs).read()
+    assert (figures.cards[0].used, figures.containers[0].limit) == (None, 8 * GI)
+    assert figures.failures == {"use": 1}
+
+
+def test_a_process_without_a_slot_is_seen_the_second_time(tmp_path: Path) -> None:
+    """In its container's series alone: one whose processes all have the library says 1, one without any has none."""
+    hooked, bypassed, idle = (hand_over(tmp_path, letter * 32) for letter in "abc")
+    slots = Tenant(hooked.ledger_path)
+    slots.take(0, pid=5).host_pid = 500
+    use = {"GPU-a": CardUse(processes=frozenset({500, 600, 700}))}
+    mounts = {600: bypassed.name, 700: "f" * 32}  # the latter is nobody's that we know
+    held = [Held(entry, "team", entry.name[0], "app") for entry in (hooked, bypassed, idle)]
+    reader = Reader(
+        lambda: held, lambda: [CARD], use=lambda: use, whose=lambda pids: {mounts[pid] for pid in pids if pid in mounts}
+    )
+    assert [found.hooked for found in reader.read().containers] == [True, None, None]
+    assert [found.hooked for found in reader.read().containers] == [True, False, None]
+    use["GPU-a"] = CardUse(processes=frozenset({500}))
+    assert [found.hooked for found in reader.read().containers] == [True, None, None]
+    slots.close()
+
+
+def test_whose_a_process_is_by_its_mounts(tmp_path: Path) -> None:
+    for pid, where in ((1, "/run/partage/" + "a" * 32), (2, "/"), (3, "/run/partage/" + "b" * 33)):
+        (tmp_path / str(pid)).mkdir()
+        text = f"22 1 0:20 {where} /run/partage ro - tmpfs tmpfs rw\n"
+        (tmp_path / str(pid) / "mountinfo").write_text(text)
+    assert hand_overs_of([1, 2, 3, 4], tmp_path) == {"a" * 32}
 
 
 def test_what_cannot_be_read_costs_its_own_series(tmp_path: Path) -> None:

@@ -126,3 +126,28 @@ def test_a_container_gets_its_simulated_card_and_one_of_a_failed_card_nothing(tm
     assert "/dev/nvidia6" not in places
     assert "NVIDIA_VISIBLE_DEVICES=void" in edits["env"]
     assert "XID 48" in refused
+
+
+def test_what_nvml_says_of_each_cards_use(tmp_path: Path) -> None:
+    """Memory and utilization of every card; one that is lost has none, and after the end there is an error to count."""
+    whole, rest, ended = play(
+        tmp_path,
+        """
+        def seen():
+            return {card.index: [now.used, now.busy, now.memory_busy, len(now.processes)]
+                    for card in cards if (now := world.backend.use().get(card.uuid)) is not None}
+        found.append(await asyncio.to_thread(seen))
+        faults.lose_device(there, 3)
+        found.append(sorted(await asyncio.to_thread(seen)))
+        faults.restore_device(there, 3)
+        world.backend.close()
+        try:
+            world.backend.use()
+        except Exception as error:
+            found.append(str(error))
+        """,
+    )
+    assert set(whole) == {str(index) for index in range(8)}
+    assert {tuple(figures) for figures in whole.values()} == {(0, 0, 0, 0)}, "nobody is on them"
+    assert rest == [0, 1, 2, 4, 5, 6, 7]
+    assert "was let go" in ended

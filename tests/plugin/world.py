@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from partage.devices.backend import Card, ContainerEdits, DeviceNode, Enforcement, HealthChange, Inventory
+from partage.devices.backend import Card, CardUse, ContainerEdits, DeviceNode, Enforcement, HealthChange, Inventory
 from partage.model import DeviceError, ShareClass, names
 from partage.model.grant import ContainerGrant, Grant, GrantShare, encode_grant
 from partage.model.need import Role
@@ -63,6 +63,9 @@ class Cards:
         uuids = [share.uuid for share in shares]
         nodes = tuple(DeviceNode(f"/dev/test{CARDS.index(uuid)}", f"/dev/test{CARDS.index(uuid)}") for uuid in uuids)
         return ContainerEdits(env={"VISIBLE": ",".join(uuids)}, nodes=nodes)
+
+    def use(self) -> dict[str, CardUse]:
+        return {}
 
     async def release(self, shares: Sequence[GrantShare]) -> None:
         self.released.append(tuple(shares))

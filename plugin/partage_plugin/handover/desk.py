@@ -88,6 +88,16 @@ class Held:
     generation: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Late:
+    """What runs by this policy, whose file cannot be opened for changes now."""
+
+    policy: Policy
+    pod_uid: str
+    pod: str
+    container: str
+
+
 class Desk:
     """All open hand-overs of one resource. Used from one thread."""
 
@@ -117,6 +127,7 @@ class Desk:
         self._context_of = context_of
         self._gates = Gates()
         self._held: dict[str, Held] = {}
+        self._late: dict[str, _Late] = {}  # what runs and could not be adopted yet
         self._reserved: dict[object, str] = {}  # request -> pod UID, while its devices are prepared
 
     @property
@@ -200,6 +211,7 @@ class Desk:
     def _promises(self, without: str) -> list[Promise]:
         """Return what all other pods of the node are promised, and what runs whose grant nobody knows any more."""
         holders = {held.pod_uid for held in self._held.values()} | set(self._reserved.values())
+        holders |= {late.pod_uid for late in self._late.values()}
         found: list[Promise] = []
         known: set[str] = {without}
         for pod in self._pods.all():
@@ -210,6 +222,7 @@ class Desk:
                 found.append(promise)
                 known.add(pod.uid)
         found += [_promise_of(held) for held in self._held.values() if held.pod_uid not in known]
+        found += [_promise_of(late) for late in self._late.values() if late.pod_uid not in known]
         return found
 
     def _enforcement(self, part: ContainerGrant, subject: str) -> Enforcement:
@@ -279,31 +292,40 @@ class Desk:
 
     def _take_up(self, held: Held) -> PolicyError | None:
         """Hold it from now on; return why its gates could not be written."""
+        self._late.pop(held.entry.name, None)
         self._held[held.entry.name] = held
         ungated = self._gates.put(held.entry, held.file, held.policy)
         self._watch.add(held.entry)
         return ungated
 
     def mend(self) -> bool:
-        """Try again to write gates that could not be written; return whether some still cannot."""
+        """Try again what could not be adopted, and gates that could not be written; return whether any is left."""
+        for name, late in list(self._late.items()):
+            del self._late[name]
+            if self.adopt(name, pod_uid=late.pod_uid, pod=late.pod, container=late.container) is not None:
+                log.info("adopted at last", hand_over=name, pod=late.pod)
         self._gates.mend()
         return self.is_behind
 
     @property
     def is_behind(self) -> bool:
-        """Whether some container has other gates than it should."""
-        return self._gates.behind > 0
+        """Whether some container has other gates than it should, or could not be adopted yet."""
+        return self._gates.behind > 0 or bool(self._late)
 
     def adopt(self, name: str, *, pod_uid: str, pod: str, container: str) -> Held | None:
         """Go on with an open hand-over whose pod or grant is not known: what runs keeps the limits it has.
 
-        None where its policy is closed or cannot be read: then nothing runs under it that has any.
+        None where its policy is closed or cannot be read: then nothing runs under it that has any. Also where it cannot
+        be opened for changes now (a tenant may hold a lease on it, for as long as the kernel lets it); it keeps its
+        room then, and `mend` adopts it.
         """
         entry = self._store.entry(name)
         with contextlib.suppress(PolicyError):
             policy = entry.policy()
             if policy.is_open and name not in self._held:
+                self._late[name] = _Late(policy, pod_uid, pod, container)
                 file = PolicyFile.open(entry.policy_path)
+                del self._late[name]
                 held = Held(entry, file, policy, pod_uid, pod, container, None, policy.generation)
                 self._take_up(held)
                 return held
@@ -378,6 +400,7 @@ class Desk:
                 log.warning("a backend did not take devices back", hand_over=name, error=str(error))
 
     def _drop(self, name: str) -> Held | None:
+        self._late.pop(name, None)
         held = self._held.pop(name, None)
         if held is not None:
             self._watch.remove(name)
@@ -393,7 +416,7 @@ class Desk:
         self._held.clear()
 
 
-def _promise_of(held: Held) -> Promise:
+def _promise_of(held: Held | _Late) -> Promise:
     """Return what an adopted hand-over takes, by its policy: it came before anything that is asked for now."""
     need = {share.uuid: Need(share.memory, share.cores, 1) for share in held.policy.devices}
     return Promise((0, 0, held.pod_uid), held.pod, need, held=True)

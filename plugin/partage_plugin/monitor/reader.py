@@ -2,7 +2,9 @@
 
 Called by the sampler, in a thread of its own. A ledger is its tenant's claim: its numbers are bounded, and one that
 cannot be read costs its container's series and is counted. Sums of the ledger's processes go with the process, so they
-are carried on here, for as long as the hand-over lives, and only grow.
+are carried on here, for as long as the hand-over lives, and only grow. They are in memory alone: after a restart of the
+agent they begin with what the living processes say, which Prometheus takes for a counter's reset (`rate` and `increase`
+go on rightly; what processes used that had ended before is in the old samples).
 """
 
 from __future__ import annotations
@@ -15,10 +17,12 @@ from typing import TYPE_CHECKING, Final
 from partage.model import PartageError, names
 from partage.shm import read_turn_lines, read_turns
 from partage_plugin.figures import CardFigures, ContainerFigures, Figures
+from partage_plugin.monitor.strangers import Strangers, hand_overs_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
+    from partage.devices.backend import CardUse
     from partage.run.handover import HandOver
     from partage.shm import Ledger, Policy, PolicyDevice, SlotTurn, Turns
 
@@ -30,13 +34,12 @@ _SUMS: Final = ("waited_ns", "waits", "launches", "refusals")
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A hand-over and whose it is; `hooked` from the watcher, None where nobody looked."""
+    """A hand-over and whose it is."""
 
     entry: HandOver
     namespace: str
     pod: str
     container: str
-    hooked: bool | None = None
 
 
 @dataclass(slots=True)
@@ -71,31 +74,55 @@ class Reader:
         held: Callable[[], Iterable[Held]],
         cards: Callable[[], Iterable[CardFigures]],
         now_ns: Callable[[], int] = time.monotonic_ns,
+        *,
+        use: Callable[[], Mapping[str, CardUse]] = dict,
+        whose: Callable[[Collection[int]], Collection[str]] = hand_overs_of,
     ) -> None:
         self._held = held
         self._cards = cards
         self._now_ns = now_ns
+        self._use = use
+        self._strangers = Strangers(whose)
         self._past: dict[tuple[str, str], _Past] = {}
+        self._known_pids: set[int] = set()  # with a slot in some ledger, at this reading
         self._failures: Counter[str] = Counter()
 
     def read(self) -> Figures:
         """Return the figures of now; what cannot be read is left out and counted."""
         containers: list[ContainerFigures] = []
+        use = self._read_use()
+        self._known_pids = set()
         for held in self._held():
             try:
                 containers += self._container(held)
             except PartageError:
                 self._failures["policy"] += 1
+        if use is not None:
+            strange = self._strangers.look(use, self._known_pids)
+            containers = [_with_hooked(found, use, strange) for found in containers]
         known = {(found.hand_over, found.device_uuid) for found in containers}
         self._past = {key: past for key, past in self._past.items() if key in known}
-        return Figures(self._read_cards(), tuple(containers), dict(self._failures), self._now_ns())
+        return Figures(self._read_cards(use or {}), tuple(containers), dict(self._failures), self._now_ns())
 
-    def _read_cards(self) -> tuple[CardFigures, ...]:
+    def _read_use(self) -> Mapping[str, CardUse] | None:
         try:
-            return tuple(self._cards())
+            return self._use()
+        except PartageError:
+            self._failures["use"] += 1
+            return None
+
+    def _read_cards(self, use: Mapping[str, CardUse]) -> tuple[CardFigures, ...]:
+        try:
+            cards = tuple(self._cards())
         except PartageError:
             self._failures["cards"] += 1
             return ()
+        return tuple(
+            card
+            if (now := use.get(card.uuid)) is None
+            else replace(card, used=now.used, busy=now.busy, memory_busy=now.memory_busy)
+            for card in cards
+        )
 
     def _container(self, held: Held) -> list[ContainerFigures]:
         policy = held.entry.policy()
@@ -107,6 +134,7 @@ class Reader:
         except PartageError:
             self._failures["ledger"] += 1
             return found
+        self._known_pids.update(slot.host_pid for slot in ledger.slots)
         return [
             self._used(figures, device, ledger, lines, turns)
             for figures, device in zip(found, policy.devices, strict=True)
@@ -129,7 +157,6 @@ class Reader:
             enforcement=policy.enforced_by,
             is_open=policy.is_open,
             overhead=device.overhead,
-            hooked=held.hooked,
         )
 
     def _used(
@@ -172,6 +199,15 @@ class Reader:
             launches=totals["launches"],
             refusals=totals["refusals"],
         )
+
+
+def _with_hooked(
+    found: ContainerFigures, use: Mapping[str, CardUse], strange: Mapping[str, Collection[str]]
+) -> ContainerFigures:
+    """Return a container's figures with whether all its processes on the card have slots; None where it has none."""
+    if found.hand_over in strange.get(found.device_uuid, ()):
+        return replace(found, hooked=False)
+    return replace(found, hooked=True) if found.processes and found.device_uuid in use else found
 
 
 def _got(past: _Past, charged_ns: int | None, flight_ns: int, now: int) -> int | None:

@@ -57,6 +57,19 @@ class Inventory:
 
 
 @dataclass(frozen=True, slots=True)
+class CardUse:
+    """What a card's driver says of its use: bytes, permille of the time; None where it does not say.
+
+    `processes`: whose memory it shows, by the pids of this host.
+    """
+
+    used: int | None = None
+    busy: int | None = None
+    memory_busy: int | None = None
+    processes: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
 class HealthChange:
     """A card that failed (`healthy` false, with the reason) or came back."""
 
@@ -108,6 +121,12 @@ class Backend(Protocol):
 
     def watch_health(self) -> AsyncIterator[HealthChange]:
         """Yield each change as it comes, until closed."""
+
+    def use(self) -> Mapping[str, CardUse]:
+        """Return card -> its use now, for the cards that answer. Waits for the driver: not for an event loop.
+
+        Raises DeviceError where nothing can be asked.
+        """
 
     async def prepare(self, shares: Sequence[GrantShare]) -> ContainerEdits:
         """Return what a container with these shares needs, in the order of its ordinals; makes slices where needed.

@@ -66,8 +66,8 @@ class _Watched:
 class Watcher:
     """Watches one hand-over. Owned by one thread: register `selector` users by `data`, call `step` in a loop.
 
-    `sole`: nobody else can be watching it, whatever its tenant locks (WatchedLedger). `bells` listen to its doorbell and
-    many others; without them it has a thread for it. `now` is CLOCK_MONOTONIC in seconds, the clock of `nvml` too.
+    `sole`: nobody else can be watching it, whatever its tenant locks (WatchedLedger). `bells` listen to its doorbell
+    and many others; without them it has a thread for it. `now` is CLOCK_MONOTONIC in seconds, the clock of `nvml` too.
     """
 
     def __init__(  # noqa: PLR0913 -- three are all that most need

@@ -12,7 +12,7 @@ import contextlib
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
-from partage.devices.backend import ContainerEdits, Enforcement, HealthChange, Inventory
+from partage.devices.backend import CardUse, ContainerEdits, Enforcement, HealthChange, Inventory
 from partage.devices.nvidia.cards import SYSFS
 from partage.devices.nvidia.discover import Discovery
 from partage.devices.nvidia.edits import real_edits, simulated_edits
@@ -24,6 +24,7 @@ from partage.model import DeviceError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
+    from concurrent.futures import Future
     from pathlib import Path
 
     from partage.devices.nvidia.cards import RawCard
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 NAME: Final = "nvidia"
 LOOK_S: Final = 30.0
+USE_S: Final = 2.0
 _AGAIN: Final = "delete the pod: it is placed anew"
 _HOLDS: Final = {
     "shim": Enforcement.SHIM,
@@ -56,6 +58,7 @@ class NvidiaBackend:
         self._watch = HealthWatch(self._book, options.health, clock, libraries)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="partage-nvml")
         self._session: Nvml | None = None
+        self._using: Future[Mapping[str, CardUse]] | None = None
         self._looking: asyncio.Future[tuple[Inventory, Mapping[str, RawCard]]] | None = None
         self._cards: Mapping[str, RawCard] = {}
 
@@ -93,6 +96,29 @@ class NvidiaBackend:
             session, self._session = self._session, None
             session.close()
             raise
+
+    def use(self) -> Mapping[str, CardUse]:
+        """Return what NVML says of the use of each card that answers; raises DeviceError where it hangs or is gone."""
+        if self._using is None or self._using.done():  # one that hangs is not asked for again
+            try:
+                self._using = self._thread.submit(self._look_at_use)
+            except RuntimeError as error:
+                raise DeviceError("NVML", "was let go", "its figures are asked for", "none: the agent ends") from error
+        try:
+            return self._using.result(USE_S)
+        except TimeoutError:
+            limit, step = f"it is waited for {USE_S:g} s", "see what the kernel's log says of the driver (NVRM)"
+            raise DeviceError("NVML", "does not answer", limit, step) from None
+
+    def _look_at_use(self) -> Mapping[str, CardUse]:
+        found: dict[str, CardUse] = {}
+        session = self._session
+        if session is None:  # not looked for yet, or NVML is to be opened anew
+            return found
+        for uuid in self._cards:
+            with contextlib.suppress(DeviceError):  # one that failed costs its own series; health tells of it
+                found[uuid] = session.use(uuid)
+        return found
 
     async def watch_health(self) -> AsyncGenerator[HealthChange, None]:
         """Yield each change as it comes, until closed."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import pynvml
 
+from partage.devices.backend import CardUse
 from partage.devices.nvidia.usage import Usage
 from partage.model import Device, DeviceError, NotFoundError, names
 from partage.sim.machine import Machine
@@ -106,6 +107,19 @@ class Nvml:
             current, _ = pynvml.nvmlDeviceGetMigMode(pynvml.nvmlDeviceGetHandleByUUID(uuid))
             return bool(current == pynvml.NVML_DEVICE_MIG_ENABLE)
         return False
+
+    def use(self, uuid: str) -> CardUse:
+        """Return what NVML says of the use of the device with this UUID; what it does not support is None."""
+        nothing = (pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound)
+        busy = memory_busy = used = None
+        with translated(uuid):
+            handle = self._handle(uuid)
+            with contextlib.suppress(*nothing):
+                used = _memory(handle)[2]
+            with contextlib.suppress(*nothing):
+                rates = pynvml.nvmlDeviceGetUtilizationRates(handle)
+                busy, memory_busy = rates.gpu * 10, rates.memory * 10
+        return CardUse(used, busy, memory_busy, frozenset(self.processes(uuid)))
 
     def processes(self, uuid: str) -> dict[int, int]:
         """Return pid -> bytes of device memory on the device with this UUID, for processes with a known amount."""
