@@ -44,19 +44,19 @@ $(VENV)/.demo: $(VENV)/.base
 	$(call install,demo)
 
 $(VENV)/.test: $(VENV)/.base
-	$(call install,agent test)
+	$(call install,agent control test)
 
 $(VENV)/.clients: $(VENV)/.base
 	$(call install,demo agent test clients)
 
 $(VENV)/.cluster: $(VENV)/.base
-	$(call install,demo agent test cluster)
+	$(call install,demo agent control test cluster)
 
 $(VENV)/.bench: $(VENV)/.base
-	$(call install,agent test bench)
+	$(call install,agent control test bench)
 
 $(VENV)/.lint: $(VENV)/.base
-	$(call install,agent lint test)
+	$(call install,agent control lint test)
 
 # ---- build ------------------------------------------------------------------------------------------------------------------
 # $(call compile,TARGET...): all targets where none is named
@@ -131,6 +131,7 @@ bench: build $(VENV)/.bench
 	@mkdir -p $(BUILD)/reports
 	$(BIN)/python bench/calls.py --json $(BUILD)/reports/calls.json
 	$(BIN)/python bench/scrape.py --json $(BUILD)/reports/scrape.json
+	$(BIN)/python bench/webhook.py
 	$(BIN)/python bench/shares.py --resume $(BUILD)/reports/shares.jsonl
 	$(BIN)/python bench/virtbench.py --calls $(BUILD)/reports/calls.json --resume $(BUILD)/reports/shares.jsonl \
 		--json $(BUILD)/reports/virtbench.json
