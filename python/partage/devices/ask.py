@@ -41,6 +41,7 @@ DEFAULTS: Final = AskOptions()
 #: Other ways to a card than a share of ours; none of them goes beside one in the same container.
 FOREIGN_KINDS: Final = frozenset({"nvidia.com/gpu.shared"})
 FOREIGN_PREFIX: Final = "nvidia.com/mig-"
+_ANY_KIND: Final = KINDS | FOREIGN_KINDS
 _CLASSES: Final = {"p0-system": 0, "p1-onlineserving": 1, "p2-batchtraining": 2}
 _BATCH: Final = 2
 #: What a grant's text takes at most: of itself, for each container beside its name, for each share.
@@ -111,7 +112,9 @@ def read_pod(pod: PodView | Mapping[str, object], options: AskOptions = DEFAULTS
         asked = Requested(container, problems)
         _check_kinds(asked)
         for vendor in VENDORS:
-            amounts = vendor.read(asked, view.annotations, options) if asked.named(vendor.names.__contains__) else None
+            if vendor.names.isdisjoint(asked.names):
+                continue
+            amounts = vendor.read(asked, view.annotations, options)
             if amounts is not None:
                 vendors[vendor.name] = vendor
                 found.append(Found(path, role, container, amounts, _container_ask(asked, role, amounts, of_pod)))
@@ -153,10 +156,12 @@ def _check_ephemeral(view: PodView, problems: list[Problem]) -> None:
 
 def _check_kinds(asked: Requested) -> None:
     """Note a container that asks for two kinds of shares: it has one hand-over, which cannot be mounted twice."""
-    kinds = asked.named(lambda name: name in KINDS or name in FOREIGN_KINDS or name.startswith(FOREIGN_PREFIX))
-    for vendor in VENDORS:
-        if asked.named(vendor.names.__contains__) and not any(kind in asked for kind in vendor.kinds):
-            kinds.append(vendor.default)  # of which amounts alone ask for one
+    kinds = [name for name in asked.names if name in _ANY_KIND or name.startswith(FOREIGN_PREFIX)]
+    kinds += [  # of which amounts alone ask for one
+        vendor.default
+        for vendor in VENDORS
+        if not vendor.names.isdisjoint(asked.names) and asked.names.isdisjoint(vendor.kinds)
+    ]
     if len(kinds) > 1:
         step = "put each into a container of its own"
         asked.problems.append(

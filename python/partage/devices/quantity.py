@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import lru_cache
 from typing import Final
 
 TEXT_MAX: Final = 64
@@ -47,6 +48,7 @@ class Quantity:
         return self.value == self.value.to_integral_value()
 
 
+@lru_cache(maxsize=4096)  # pods of one workload ask for the same
 def parse_quantity(written: str | float) -> Quantity | None:
     """Return the amount, or None for what is none."""
     text = str(written)

@@ -101,13 +101,11 @@ class Requested:
         resources = container.resources
         self._limits = (resources.limits if resources else None) or {}
         self._requests = (resources.requests if resources else None) or {}
+        #: All resources that it names, of ours or not.
+        self.names = self._limits.keys() | self._requests.keys()
 
     def __contains__(self, name: str) -> bool:
-        return name in self._limits or name in self._requests
-
-    def named(self, wanted: Callable[[str], bool]) -> list[str]:
-        """Return the resources of such names, in the order written, once each."""
-        return [name for name in dict.fromkeys((*self._limits, *self._requests)) if wanted(name)]
+        return name in self.names
 
     def written(self, name: str) -> str:
         """Return an amount as it stands there."""
