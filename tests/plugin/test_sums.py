@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -17,7 +18,7 @@ UUID = "GPU-1"
 CARDS = {UUID: Card(UUID, 0, "TEST CARD", physical=100, allocatable=80, seats=10)}
 
 
-def promise(memory: int, at: int, cores: int = 0, **more: bool) -> Promise:
+def promise(memory: int, at: int, cores: int = 0, **more: Any) -> Promise:
     return Promise((0, at, f"u{at}"), f"pod-{at}", {UUID: Need(memory, cores, 1)}, **more)
 
 
@@ -49,11 +50,13 @@ def test_the_earliest_is_let_in_while_nobody_runs() -> None:
 
 
 def test_a_whole_card_alone_is_not_held_to_the_water_line() -> None:
-    check_sums(promise(100, 1, 1000, whole=True), [], CARDS)
+    check_sums(promise(100, 1, 1000, whole=frozenset({UUID})), [], CARDS)
     with pytest.raises(Refused):
-        check_sums(promise(100, 2, whole=True), [promise(1, 1)], CARDS)
+        check_sums(promise(100, 2, whole=frozenset({UUID})), [promise(1, 1)], CARDS)
     with pytest.raises(Refused):
         check_sums(promise(100, 1), [], CARDS)
+    with pytest.raises(Refused):
+        check_sums(promise(100, 1, 1000, whole=frozenset({"GPU-another"})), [], CARDS)
 
 
 def test_what_an_administrator_lets_be_promised_twice() -> None:

@@ -1,6 +1,7 @@
-"""We test these aspects of the books (K15): what is reserved, bound, released, expired, finished and gone is counted
-once; a pod does not stand in its own way; pods of HAMi's are counted, and records that cannot be read close the cards
-that they name and nothing else; of what was promised twice the later one is named; grants are of what was reserved."""
+"""We test these aspects of the books (K15: C091, C094, C095, C096; C103): what is reserved, bound, released, expired,
+finished and gone is counted once; a pod does not stand in its own way; pods of HAMi's are counted, and records that
+cannot be read close the cards that they name and nothing else; of what was promised twice the later one is named;
+grants are of what was reserved."""
 
 from __future__ import annotations
 

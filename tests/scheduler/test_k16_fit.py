@@ -1,5 +1,6 @@
-"""We test these aspects of K16: what a card takes and what not, with its code and amounts: seats, memory, cores,
-percentages, whole cards, cards in other modes, several containers, init containers and sidecars, oversubscription."""
+"""We test these aspects of K16 (C098, C099, C101, C102, C104, C106, C107): what a card takes and what not, with its
+code and amounts: seats, memory, cores, percentages, whole cards, cards in other modes, several containers, init
+containers and sidecars, oversubscription."""
 
 from __future__ import annotations
 

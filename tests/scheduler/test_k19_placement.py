@@ -1,5 +1,6 @@
-"""We test these aspects of K19: each policy's word chooses the cards and the node that it says; chains decide one after
-the other; links, NUMA and cards that are named; what is wanted of types is matched by words."""
+"""We test these aspects of K19 (C118, C120, C121, C122, C124) and of answers (C117): each policy's word chooses the
+cards and the node that it says; chains decide one after the other; links, NUMA and cards that are named; what is
+wanted of types is matched by words."""
 
 from __future__ import annotations
 

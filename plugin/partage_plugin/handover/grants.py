@@ -86,7 +86,12 @@ class Grants:
             return Promise(order, pod.full_name, known.need, held=given, unknown=known.adopted is None)
         if isinstance(known.result, Refused):
             return None
-        whole = all(container.mode == "whole" for container in known.result.containers.values())
+        whole = frozenset(
+            share.uuid
+            for container in known.result.containers.values()
+            if container.mode == "whole"
+            for share in container.shares
+        )
         return Promise(known.result.order, pod.full_name, known.need, held=held, whole=whole)
 
     def twin_trouble(self, pod: Pod) -> Refused | None:

@@ -28,7 +28,8 @@ _WHOLE_CARD: Final = 1000  # permille
 class Promise:
     """What one pod's grant takes of each card.
 
-    `held`: a container of it was handed over; `whole`: it has the card to itself, so the water line is not for it;
+    `held`: a container of it was handed over; `whole`: cards that one of its containers has to itself, so that the
+    water line is not for them;
     `unknown`: it has something of each card and nobody can tell how much.
     """
 
@@ -36,7 +37,7 @@ class Promise:
     pod: str
     need: Mapping[str, Need]
     held: bool = False
-    whole: bool = False
+    whole: frozenset[str] = frozenset()
     unknown: bool = False
 
 
@@ -56,7 +57,7 @@ def check_sums(
         there = [other for other in beside if uuid in other.need]
         _check_known(wanted, uuid, there)
         total = sum((other.need[uuid] for other in there), need)
-        room = card.physical if wanted.whole and not there else card.allocatable * oversub // _WHOLE_CARD
+        room = card.physical if uuid in wanted.whole and not there else card.allocatable * oversub // _WHOLE_CARD
         if total.memory <= room and total.cores <= _WHOLE_CARD:
             continue
         who = ", ".join(sorted(other.pod for other in there)) or "nobody else"
