@@ -1,6 +1,6 @@
 """Quotas of shares at a real control plane: our scheduler counts, the objects tell, the native controller agrees.
 
-Nodes are objects; the API server's own quota admission and the resource quota controller run beside us (K21: C133, C135).
+Nodes are objects; the API server's own quota admission and the resource quota controller run beside (C133, C135).
 """
 
 from __future__ import annotations

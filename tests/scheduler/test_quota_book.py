@@ -237,6 +237,7 @@ def test_older_pods_count_first_and_the_newest_waits() -> None:
     assert (told.code, told.key, told.left) == ("ResourceQuotaNotFit", MEMORY, "0")
     assert "2000 asked, 4000 used; 4000 allowed" in str(told)
     book.drop_pod("a")
+    assert used(book) == 4000, "who waited counts as soon as there is room"
     assert book.verdict("c") is None
 
 
