@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, cast
 
 from partage.scheduler.leader import Term
 from partage.scheduler.metrics import CardRow, PodRow, Promised, Requests, promised_families, state_families
+from partage.scheduler.quota.book import QuotaBook
+from partage.scheduler.quota.figures import quota_families
+from partage.scheduler.quota.limits import Limit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,6 +35,9 @@ def scheduler_families() -> Iterator[Metric]:
         extender=SimpleNamespace(results={"bound": 1}),
         tell=SimpleNamespace(refusals={"CardInsufficientMemory": 1}, waiting=1, written=1, dropped=0),
         watch=SimpleNamespace(unreadable={"n1": "no JSON"}, stale_for=0.0),
+        duties=SimpleNamespace(
+            status=SimpleNamespace(written=1), evictor=SimpleNamespace(evictions=1), resizer=SimpleNamespace(written=1)
+        ),
         audits=1,
         differences=0,
     )
@@ -42,3 +48,6 @@ def scheduler_families() -> Iterator[Metric]:
     card = CardRow("n1", "GPU-a", 0, "NVIDIA H100", 1, 1, 1, 1, 1)
     pod = PodRow("team", "p", "n1", "GPU-a", 1, 1)
     yield from promised_families(Promised([card], [pod], 0), hami_names=True)
+    quotas = QuotaBook()
+    quotas.set_quota(Limit("team", "shares", {"limits.nvidia.com/gpumem": 1}))
+    yield from quota_families(quotas, hami_names=True)
