@@ -346,6 +346,27 @@ def test_what_is_no_question_is_an_error(body: bytes) -> None:
         decide(decode_review(body), AdmissionOptions())
 
 
+FIELDS = ["metadata", "spec", "containers", "name", "resources", "limits", "env", "annotations", GPU, MEMORY, "value"]
+JSON = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5), st.sampled_from(FIELDS)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.one_of(st.sampled_from(FIELDS), st.text(max_size=3)), inner)
+    ),
+    max_leaves=20,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(JSON, st.booleans())
+def test_any_object_is_answered_or_an_error(thing: Any, in_spec: bool) -> None:
+    pod = {"metadata": {}, "spec": {"containers": [{"name": "a", "resources": thing}]}} if in_spec else thing
+    try:
+        answer = decide(decode_review(review_of(pod)), AdmissionOptions())
+    except ReviewError:
+        return
+    assert answer.allowed or answer.message
+
+
 def test_a_thousand_containers() -> None:
     answer = ask(pod_of(*(container(f"c{number}", {GPU: 1, MEMORY: 1}) for number in range(1000))))
     assert not answer.allowed
