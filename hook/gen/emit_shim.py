@@ -1,9 +1,9 @@
 """The shim's generated layer: prototypes, calls to the driver, exports, refusals, device checks, version script.
 
-Hooked are: metered, virtualised and refused names, launches (emit_stubs.py), copies and fills (emit_copies.py), names
-that take a device (devices.py), and whatever hook/shim defines besides. A hook that hook/shim does not define is
-generated: refused names and metered ones without code yet are refused under a limit, names that take a device are
-passed on if the device was granted.
+Hooked are: metered, virtualised and refused names, launches (emit_stubs.py), copies and fills (emit_copies.py), calls
+that wait (emit_synchronise.py), names that take a device (devices.py), and whatever hook/shim defines besides. A hook
+that hook/shim does not define is generated: refused names and metered ones without code yet are refused under a limit,
+names that take a device are passed on if the device was granted.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from devices import HELPERS, hidden_conditions
 from emit import BANNER
 from emit_copies import is_gated_copy, tells
 from emit_stubs import is_stub
+from emit_synchronise import synchronises
 
 if TYPE_CHECKING:
     from api import Function, Header
@@ -52,6 +53,10 @@ class Hooks:
         """Hooked names whose generated hook has to do with the gate (emit_copies.py)."""
         return [n for n in self.hooked if n not in self.written and _is_copy(n, self.classes)]
 
+    def synchronising(self) -> list[str]:
+        """Hooked names whose generated hook tells that work is over (emit_synchronise.py)."""
+        return [n for n in self.hooked if n not in self.written and synchronises(n)]
+
     def entry(self, name: str) -> str:
         """Return the function that stands in for a hooked name."""
         return f"stub_{name}" if is_stub(name, self.classes) else f"hook_{name}"
@@ -62,7 +67,10 @@ class Hooks:
         others = [
             n
             for n in self.hooked
-            if n not in self.written and not is_stub(n, self.classes) and not _is_copy(n, self.classes)
+            if n not in self.written
+            and not is_stub(n, self.classes)
+            and not _is_copy(n, self.classes)
+            and not synchronises(n)
         ]
         return [n for n in others if self.classes[n] not in refusable]
 
@@ -82,6 +90,7 @@ def plan(headers: list[Header], classes: dict[str, str], written: set[str]) -> H
         or name in written
         or is_stub(name, classes)
         or _is_copy(name, classes)
+        or synchronises(name)
         or hidden_conditions(function)
     ]
     others = sorted(set(functions) - set(hooked))

@@ -21,6 +21,7 @@ import emit_copies
 import emit_shim
 import emit_sim
 import emit_stubs
+import emit_synchronise
 import sources
 import symbols
 from emit import BANNER, write_if_changed
@@ -122,6 +123,7 @@ def outputs(inputs: Inputs, root: Path) -> dict[str, str]:
         "hooks_device.c": emit_shim.hooks_device_c(hooks),
         "hooks_stubs.c": emit_stubs.stubs_c(hooks),
         "hooks_copies.c": emit_copies.copies_c(hooks),
+        "hooks_synchronise.c": emit_synchronise.synchronise_c(hooks),
         **{f"stubs_{machine}.S": emit_stubs.stubs_s(hooks, machine) for machine in emit_stubs.MACHINES},
         "refused.c": emit_shim.refused_c(hooks),
         "vgpu.map": emit_shim.version_script(hooks, api.target_machine()),

@@ -1,6 +1,6 @@
 /* gate_told.c: what the rest of the library tells the gate: that work is over, that a context ends.
  *
- * Called by synchronise.c and the generated hooks of copies (vgpu_gate_told), and by ctx.c. What a call has waited for is
+ * Called by the generated hooks of copies and of calls that wait (vgpu_gate_told), and by ctx.c. What a call has waited for is
  * over without a question to the driver: marks that were recorded on the stream before it, and the caller's own tail. What
  * it says nothing about, the other marks, is asked.
  * What can go wrong: work that another thread queued meanwhile must not pass for what was waited for; so a ticket is drawn

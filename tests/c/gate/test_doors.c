@@ -110,30 +110,28 @@ static CUresult unified_host(void)
 	return cuMemcpyAsync(a, (CUdeviceptr)(uintptr_t)host, ROOM, NULL);
 }
 
+static const CUDA_MEMCPY2D *copy_of_rows(CUmemorytype to)
+{
+	static CUDA_MEMCPY2D copy = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
+	                             .srcPitch = 4096,
+	                             .dstPitch = 4096,
+	                             .WidthInBytes = 4096,
+	                             .Height = ROOM / 4096};
+	copy.dstMemoryType = to;
+	copy.srcDevice = b;
+	copy.dstDevice = a;
+	copy.dstHost = host;
+	return &copy;
+}
+
 static CUresult rows(void)
 {
-	CUDA_MEMCPY2D copy = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
-	                      .srcDevice = b,
-	                      .srcPitch = 4096,
-	                      .dstMemoryType = CU_MEMORYTYPE_DEVICE,
-	                      .dstDevice = a,
-	                      .dstPitch = 4096,
-	                      .WidthInBytes = 4096,
-	                      .Height = ROOM / 4096};
-	return cuMemcpy2DAsync_v2(&copy, NULL);
+	return cuMemcpy2DAsync_v2(copy_of_rows(CU_MEMORYTYPE_DEVICE), NULL);
 }
 
 static CUresult rows_to_host(void)
 {
-	CUDA_MEMCPY2D copy = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
-	                      .srcDevice = b,
-	                      .srcPitch = 4096,
-	                      .dstMemoryType = CU_MEMORYTYPE_HOST,
-	                      .dstHost = host,
-	                      .dstPitch = 4096,
-	                      .WidthInBytes = 4096,
-	                      .Height = ROOM / 4096};
-	return cuMemcpy2D_v2(&copy);
+	return cuMemcpy2D_v2(copy_of_rows(CU_MEMORYTYPE_HOST));
 }
 
 static const struct door {
