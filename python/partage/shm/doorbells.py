@@ -49,10 +49,10 @@ _syscall.restype = ctypes.c_long
 
 
 def waitv(words: list[tuple[int, int]], until: float | None) -> int:
-    """Sleep until one of the words at these addresses is not its value any more: 0, or -errno.
+    """Sleep until one of the words at these addresses is rung; return which, or -errno.
 
-    `until`: seconds of CLOCK_MONOTONIC, None for ever; -ETIMEDOUT then. -EFAULT: one of them lies in a page that is
-    not there any more.
+    -EAGAIN: one of them is not its value; -EFAULT: one lies in a page that is not there any more; -ETIMEDOUT: `until`,
+    seconds of CLOCK_MONOTONIC (None: never), is past.
     """
     list_ = (_Waiter * len(words))(*(_Waiter(value, address, _SIZE_32, 0) for address, value in words))
     most = None if until is None else _Timespec(int(until), int(until % 1 * 1e9))
@@ -64,8 +64,7 @@ def waitv(words: list[tuple[int, int]], until: float | None) -> int:
         None if most is None else ctypes.byref(most),
         ctypes.c_int(_MONOTONIC),
     )
-    failure = ctypes.get_errno() if result < 0 else 0
-    return 0 if failure in {0, errno.EAGAIN} else -failure
+    return int(result) if result >= 0 else -ctypes.get_errno()
 
 
 def is_supported() -> bool:
@@ -81,7 +80,7 @@ class _Bell:
     fd: int
     offset: int
     event: int
-    seen: int | None  # None: the file is cut
+    seen: int
     quiet_until: float = 0.0
 
 
@@ -109,11 +108,12 @@ class Doorbells:
         Return its handle for `remove`; None where it cannot be listened to here. Address and descriptors are the
         caller's and must stay until then.
         """
+        seen = _value(fd, offset)
         with self._lock:
-            if not self._is_supported or self._closing or len(self._bells) >= BELLS_MAX:
+            if seen is None or not self._is_supported or self._closing or len(self._bells) >= BELLS_MAX:
                 return None
             self._handles += 1
-            self._bells[self._handles] = _Bell(address, fd, offset, event, _value(fd, offset))
+            self._bells[self._handles] = _Bell(address, fd, offset, event, seen)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._listen, name="doorbells", daemon=True)
                 self._thread.start()
@@ -144,46 +144,44 @@ class Doorbells:
     # ---- in the thread -----------------------------------------------------------------------------------------------
 
     def _listen(self) -> None:
+        """Sleep, and look at what woke us alone: a hundred bells are not read because one rang or came."""
         kick = int(ffi.cast("uintptr_t", self._kick))
+        look_at: list[tuple[int, _Bell]] = []
         while True:
             with self._lock:
                 if self._closing:
                     return
-                words = [(kick, int(self._kick[0]))]
                 now = time.monotonic()
-                words += [(bell.address, bell.seen or 0) for bell in self._bells.values() if self._look(bell, now)]
+                for handle, bell in look_at:
+                    if self._bells.get(handle) is bell:
+                        self._look(handle, bell, now)
+                words = [(kick, int(self._kick[0]))]
+                slept_on = [(handle, bell) for handle, bell in self._bells.items() if bell.quiet_until <= now]
+                words += [(bell.address, bell.seen) for _, bell in slept_on]
                 quiet = [bell.quiet_until for bell in self._bells.values() if bell.quiet_until > now]
-                self._bells = {handle: bell for handle, bell in self._bells.items() if bell.event >= 0}
-            if waitv(words, min(quiet, default=None)) == -errno.EFAULT:
+            result = waitv(words, min(quiet, default=None))
+            look_at = slept_on if result == -errno.EAGAIN else slept_on[result - 1 : result] if result > 0 else []
+            if result == -errno.EFAULT:
                 self._drop_cut()
 
-    def _look(self, bell: _Bell, now: float) -> bool:
-        """Tell of a bell that rang; return whether it is to be slept on."""
-        if bell.quiet_until > now:
-            return False
+    def _look(self, handle: int, bell: _Bell, now: float) -> None:
+        """Tell of a bell if it rang."""
         value = _value(bell.fd, bell.offset)
         if value is None:
-            self._end(bell)
-            return False
-        if value == bell.seen:
-            return True
-        bell.seen, bell.quiet_until = value, now + APART_S
-        os.eventfd_write(bell.event, 1)
-        return False
+            self._end(handle, bell)
+        elif value != bell.seen:
+            bell.seen, bell.quiet_until = value, now + APART_S
+            os.eventfd_write(bell.event, 1)
 
     def _drop_cut(self) -> None:
         """Find the bells whose page is gone."""
         with self._lock:
-            for bell in self._bells.values():
-                if bell.seen is None:
-                    continue
+            for handle, bell in list(self._bells.items()):
                 word = ffi.cast("void *", bell.address)
                 if lib.ptg_futex_wait(word, (bell.seen + 1) & 0xFFFFFFFF, 0) == -errno.EFAULT:
-                    self._end(bell)
-            self._bells = {handle: bell for handle, bell in self._bells.items() if bell.event >= 0}
+                    self._end(handle, bell)
 
-    @staticmethod
-    def _end(bell: _Bell) -> None:
+    def _end(self, handle: int, bell: _Bell) -> None:
         """Let the event stay ready: whoever waits for it looks at the ledger, and finds it cut."""
         os.eventfd_write(bell.event, 1)
-        bell.event = -1
+        del self._bells[handle]
