@@ -25,7 +25,7 @@ from partage.model.node_devices import encode_node_devices
 from partage.model.pod import PodView
 from partage.scheduler.books import Books
 from partage.scheduler.quota.feed import QuotaRefused
-from partage.scheduler.views import WatchedNode, WatchedPod
+from partage.scheduler.views import NodeSpecView, WatchedNode, WatchedPod
 from tests.scheduler.support import groups, node
 
 if TYPE_CHECKING:
@@ -270,6 +270,27 @@ def test_another_scheduler_and_gates_are_told() -> None:
     notes = explain_pod(look, look.pod("default", "a")).notes
     assert "default-scheduler" in notes[0]
     assert "partage.io/gang" in notes[1]
+
+
+def test_nodes_that_kube_scheduler_keeps_the_pod_off() -> None:
+    pod = pod_json(gpu=1, gpumem=1000)
+    pod["spec"]["nodeSelector"] = {"zone": "b"}
+    world = World([node("a", 1), node("b", 1)])
+    objects = [node_object(facts) for facts in world.nodes]
+    cordoned = msgspec.structs.replace(objects[1], spec=NodeSpecView(unschedulable=True))
+    labelled = msgspec.structs.replace(
+        cordoned, metadata=msgspec.structs.replace(cordoned.metadata, labels={"zone": "b"})
+    )
+    look = look_of([objects[0], labelled], [msgspec.convert(pod, WatchedPod)], [])
+    said = explain_pod(look, look.pod("default", "a"))
+    assert said.codes == {"NodeSelectorMismatch": 1, "NodeUnschedulable": 1}
+    assert [(one.text, one.node) for one in said.suggestions] == [
+        ("let pods onto node b again: `kubectl uncordon b`", "b"),
+        ("leave zone: b out of spec.nodeSelector", "a"),
+    ]
+    well = msgspec.structs.replace(labelled, spec=NodeSpecView())
+    look = look_of([objects[0], well], [msgspec.convert(pod, WatchedPod)], [])
+    assert explain_pod(look, look.pod("default", "a")).node == "b"
 
 
 def test_all_that_is_wrong_with_a_pod_is_told() -> None:

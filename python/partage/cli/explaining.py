@@ -6,6 +6,7 @@ its events. JSON of it is the commands' `-o json`. Pure; cannot fail.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Final
@@ -15,7 +16,7 @@ import msgspec
 from partage.devices.ask import read_ask
 from partage.model import AskError, GrantError, names
 from partage.model.grant import parse_grant
-from partage.model.reasons import Code, remedy
+from partage.model.reasons import REASONS, Code, remedy
 from partage.model.units import format_cores, format_memory
 from partage.scheduler.quota.charge import asked_charge
 from partage.scheduler.quota.feed import QuotaRefused
@@ -23,7 +24,7 @@ from partage.scheduler.quota.meters import BY_KEY, format_amount, parse_amount
 from partage.scheduler.suggest import Suggestion, suggestions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from partage.cli.cluster import ClusterLook
     from partage.model.ask import ContainerAsk, PodAsk
@@ -171,10 +172,12 @@ def _waiting(look: ClusterLook, pod: PodView, *, notes: tuple[str, ...]) -> Expl
         narrowed = look.quotas.narrowed(pod, ask)
     except QuotaRefused as refused:
         return _over_quota(look, ask, refused.exceeded, Explanation(subject, "pending", asks, notes=notes))
+    out = _left_out(look, pod)
     verdicts = look.books.why(narrowed)
-    fitting = [one for one in verdicts.nodes if one.placement is not None]
-    counts = verdicts.counts()
-    told = () if fitting else tuple(islice(_suggested(look, ask, narrowed), SUGGESTED))
+    says = [_node_says(one) if one.node not in out else _out_says(one.node, out[one.node]) for one in verdicts.nodes]
+    fitting = [one for one in says if not one.code]
+    counts = Counter(Code(one.code) for one in says if one.code)
+    told = () if fitting else tuple(islice(_suggested(look, pod, ask, narrowed), SUGGESTED))
     return Explanation(
         subject,
         "fits" if fitting else "pending",
@@ -182,13 +185,30 @@ def _waiting(look: ClusterLook, pod: PodView, *, notes: tuple[str, ...]) -> Expl
         fitting[0].node if fitting else "",
         fitting[0].score if fitting else 0,
         notes=notes,
-        nodes_total=len(verdicts.nodes),
+        nodes_total=len(says),
         nodes_fitting=len(fitting),
-        codes={str(code): count for code, count in counts.items()},
-        remedies={str(code): remedy(code) for code in counts},
-        nodes=tuple(map(_node_says, verdicts.nodes)),
+        codes={str(code): count for code, count in counts.most_common()},
+        remedies={str(code): remedy(code) for code, _ in counts.most_common()},
+        nodes=tuple(sorted(says, key=lambda one: one.node in out)),
         suggestions=told,
     )
+
+
+def _left_out(look: ClusterLook, pod: PodView) -> dict[str, Code]:
+    """Return the nodes about which nobody asks us: kube-scheduler keeps the pod off them before."""
+    selector = pod.spec.node_selector or {}
+    out = {}
+    for name, node in look.nodes.items():
+        labels = node.metadata.labels or {}
+        if any(labels.get(key) != value for key, value in selector.items()):
+            out[name] = Code.NODE_SELECTOR
+        elif node.spec.unschedulable:
+            out[name] = Code.NODE_CORDONED
+    return out
+
+
+def _out_says(node: str, code: Code) -> NodeSays:
+    return NodeSays(node, str(code), str(code), REASONS[code].meaning)
 
 
 def _asked(one: ContainerAsk) -> str:
@@ -235,21 +255,37 @@ def _card_says(card: CardVerdict) -> CardSays:
 # ---- what would help -------------------------------------------------------------------------------------------------
 
 
-def changes(look: ClusterLook, ask: PodAsk) -> Iterator[Suggestion]:
-    """Yield changes with which a pod that fits nowhere fits, of those the quotas allow."""
-    for one in suggestions(ask, look.books.nodes.values(), look.books.defaults):
+def changes(look: ClusterLook, ask: PodAsk, out: Collection[str] = ()) -> Iterator[Suggestion]:
+    """Yield changes with which a pod that fits nowhere fits, of those the quotas allow; `out`: not on these nodes."""
+    nodes = [state for name, state in look.books.nodes.items() if name not in out]
+    for one in suggestions(ask, nodes, look.books.defaults):
         if _allowed(look, one.ask):
             yield one
 
 
-def _suggested(look: ClusterLook, ask: PodAsk, narrowed: PodAsk) -> Iterator[Suggested]:
+def _suggested(look: ClusterLook, pod: PodView, ask: PodAsk, narrowed: PodAsk) -> Iterator[Suggested]:
     """Yield what helps; a pod that the quotas keep to small cards could also have less of a larger one."""
-    for one in changes(look, narrowed):
+    out = _left_out(look, pod)
+    yield from _let_in(look, pod, narrowed, out)
+    for one in changes(look, narrowed, out):
         yield Suggested(one.text, one.node)
     most = narrowed.shape.wishes.card_at_most
-    found = look.books.filter(ask).fitting if most is not None else ()
+    found = [name for name in look.books.filter(ask).fitting if name not in out] if most is not None else ()
     if found:
         yield Suggested("have the namespace's quota raised: a part of larger cards is more than it allows", found[0])
+
+
+def _let_in(look: ClusterLook, pod: PodView, ask: PodAsk, out: Mapping[str, Code]) -> Iterator[Suggested]:
+    """Yield what lets the pod onto nodes that would take it."""
+    for name in look.books.filter(ask, [name for name, code in out.items() if code is Code.NODE_CORDONED]).fitting[:1]:
+        yield Suggested(f"let pods onto node {name} again: `kubectl uncordon {name}`", name)
+    selected = [
+        name for name, code in out.items() if code is Code.NODE_SELECTOR and not look.nodes[name].spec.unschedulable
+    ]
+    for name in look.books.filter(ask, selected).fitting[:1]:
+        labels = look.nodes[name].metadata.labels or {}
+        wrong = [f"{key}: {value}" for key, value in (pod.spec.node_selector or {}).items() if labels.get(key) != value]
+        yield Suggested(f"leave {', '.join(wrong)} out of spec.nodeSelector", name)
 
 
 def _allowed(look: ClusterLook, ask: PodAsk) -> bool:

@@ -117,6 +117,7 @@ class SpecView(msgspec.Struct, frozen=True, rename="camel"):
     ephemeral_containers: tuple[ContainerView, ...] | None = None
     scheduler_name: str | None = None
     node_name: str | None = None
+    node_selector: dict[str, str] | None = None
     priority: int | None = None
     priority_class_name: str | None = None
     preemption_policy: str | None = None

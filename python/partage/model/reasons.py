@@ -44,6 +44,8 @@ class Code(enum.StrEnum):
     NODE_CHANGED = "NodeChanged"
     BACKEND = "BackendNotSupported"
     POD_TOO_LARGE = "PodTooLarge"
+    NODE_CORDONED = "NodeUnschedulable"
+    NODE_SELECTOR = "NodeSelectorMismatch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +192,16 @@ _ALL: Final = (
         Code.POD_TOO_LARGE,
         "the record of the pod's shares would be longer than an annotation of ours may be",
         "split the pod: about a hundred shares find room in one",
+    ),
+    Reason(
+        Code.NODE_CORDONED,
+        "an administrator keeps new pods off the node",
+        "see `kubectl uncordon`",
+    ),
+    Reason(
+        Code.NODE_SELECTOR,
+        "the pod wants nodes with other labels",
+        "change the pod's spec.nodeSelector, or label the node",
     ),
 )
 

@@ -117,12 +117,19 @@ class NodeStatusView(msgspec.Struct, frozen=True):
     conditions: tuple[ConditionView, ...] | None = None
 
 
+class NodeSpecView(msgspec.Struct, frozen=True):
+    """What an administrator says of a node. `unschedulable`: it takes no new pods (`kubectl cordon`)."""
+
+    unschedulable: bool | None = None
+
+
 class WatchedNode(msgspec.Struct, GlobalResource, frozen=True):
     """A node."""
 
     _api_info: ClassVar[ApiInfo] = Node._api_info  # type: ignore[misc]  # noqa: SLF001
 
     metadata: WatchedMeta = WatchedMeta()
+    spec: NodeSpecView = NodeSpecView()
     status: NodeStatusView = NodeStatusView()
 
     @property
