@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+import signal
 import ssl
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.cluster.binaries import Binaries
+    from tests.cluster.process import Process
 
 GPU, MEMORY, CORES = "nvidia.com/gpu", "nvidia.com/gpumem", "nvidia.com/gpucores"
 VXPU = "kunlunxin.com/vxpu"
@@ -174,6 +178,32 @@ def test_priority_classes(site: Site) -> None:
         site.program.start()
 
 
+def _has_said(replica: Process, words: str) -> bool:
+    return words in replica.tail()
+
+
+def test_settings_are_read_again(site: Site) -> None:
+    """SIGHUP puts them into force without a missed question; those that cannot be read change nothing."""
+    file = site.cluster.state.directory / "webhook.yaml"
+    file.write_text("scheduler: first\n")
+    site.program.stop()
+    replica = site.program.start(f"--config={file}")
+    try:
+        body = probe({GPU: 1, MEMORY: 1})
+        assert site.create(body)["spec"]["schedulerName"] == "first"
+        for text, logged, scheduler in (
+            ("shceduler: second\n", "the nearest is 'scheduler'", "first"),
+            ("scheduler: second\n", '"live":["scheduler"]', "second"),
+        ):
+            file.write_text(text)
+            os.kill(replica.pid, signal.SIGHUP)
+            replica.until(partial(_has_said, replica, logged), seconds=30, what=f"saying {logged}")
+            assert site.create(body)["spec"]["schedulerName"] == scheduler
+    finally:
+        site.program.stop()
+        site.program.start()
+
+
 def test_who_names_cards_by_hand_gets_none(site: Site) -> None:
     """C062 (K09)."""
     body = probe()
@@ -211,8 +241,8 @@ def _asked(site: Site) -> float:
 
 
 def test_down(site: Site) -> None:
-    """C129, C130 (K20): whatever becomes of us: pods without shares are created at once, those with shares as they were written
-    (without a grant, so the agent lets them not start), and a forged grant is denied all the same."""
+    """C129, C130 (K20): whatever becomes of us: pods without shares are created at once, those with shares as they were
+    written (without a grant, so the agent lets them not start), and a forged grant is denied all the same."""
     site.program.stop()
     try:
         before = _unanswered(site)
