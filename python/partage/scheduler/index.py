@@ -41,13 +41,14 @@ class Entry:
         self.seen = -1  # up to which change
         self._refused: dict[str, Unfit] = {}
         self._whys: dict[str, Why] = {}
+        self._question: Question | None = None  # with which all nodes were asked, as long as nothing changed
         self._keys: dict[str, RankKey] = {}
         self._order: list[RankKey] | None = None
         self._ranker = Ranker(plan)
 
     def all_again(self, sweep: Sweep) -> None:
         """Ask all nodes; nothing that was known before counts."""
-        question = Question(sweep, self.plan)
+        question = self._question = Question(sweep, self.plan)
         rows = question.fitting()
         self.fitting = {sweep.names[row] for row in rows}
         self._refused.clear()
@@ -60,6 +61,7 @@ class Entry:
 
     def again(self, nodes: Mapping[str, NodeState], changed: Iterable[str]) -> None:
         """Ask these nodes again."""
+        self._question = None
         for name in changed:
             self._forget(name)
             state = nodes.get(name)
@@ -96,7 +98,10 @@ class Entry:
         """Return code and line of these nodes, which are none of the fitting, and of others; `sweep`: up to date."""
         unknown = [name for name in names if name not in self._whys]
         if len(unknown) > _SOME:
-            self._whys |= Tally(Question(sweep, self.plan), self.refusal).why(sweep.rows(unknown))
+            question = self._question
+            if question is None or question.version != sweep.version:
+                question = Question(sweep, self.plan)
+            self._whys |= Tally(question, self.refusal).why(sweep.rows(unknown))
         else:
             found = [self.refusal(sweep.states[row]) for row in sweep.rows(unknown)]
             self._whys |= {unfit.node: (unfit.code, unfit.text) for unfit in found}

@@ -18,6 +18,7 @@ from partage.scheduler.plan import Key
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from partage.devices.rules import Topology
     from partage.scheduler.cards import NodeState
     from partage.scheduler.plan import Plan
 
@@ -34,6 +35,8 @@ class Ranker:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._adds: dict[int, int] = {}  # model of nodes -> what the pod itself adds to their use
+        self._best: dict[tuple[int, ...], tuple[int, Topology]] = {}
+        self._backends = [want.backend for want in plan.wants]
         self._sign = -1 if plan.node_policy == "binpack" else 1
         self._is_plain = plan.weights == (1, 1, 1) and len(plan.backends) == 1
         self.has_links = plan.asks_links or plan.is_many
@@ -45,7 +48,7 @@ class Ranker:
         """
         score = self._sign * self._score(node)
         if self.has_links:
-            links = -best_links(node, self._plan, masks)
+            links = -self._links(node, masks)
             score = (score << _LINKS) + links
             if self._plan.asks_links:
                 score += links << (_LINKS + _POLICY)
@@ -63,6 +66,31 @@ class Ranker:
             use = node.uses.get(backend) or node.use(backend)
             keys.append((sign * (use.sum + adds[node.model]), node.name))
         return keys
+
+    def _links(self, node: NodeState, masks: Sequence[int] | None) -> int:
+        """Return how well linked, and how little broken up, the best choice of each container is: higher is better."""
+        total, empty = 0, node.empty
+        for place, backend in enumerate(self._backends):
+            topology = node.topologies[backend]
+            mask = allowed(node, self._plan, place) if masks is None else masks[place]
+            key = place, mask, empty, id(topology), node.model if self._plan.is_one_numa else 0
+            known = self._best.get(key)
+            if known is None:  # the topology is kept beside it, so that its id stays its own
+                known = self._best[key] = self._best_links(node, place, mask), topology
+            total += known[0]
+        return total
+
+    def _best_links(self, node: NodeState, place: int, cards: int) -> int:
+        plan, want = self._plan, self._plan.wants[place]
+        topology = node.topologies[want.backend]
+        numa = tuple(kind.numa for kind in node.kinds) if plan.is_one_numa else ()
+        key = "best", cards, want.count, node.empty, plan.is_joined, numa
+        known = topology.memo.get(key)
+        if known is None:
+            chooser = Chooser(topology, (), numa, node.empty)
+            best = chooser.best(cards, want.count, (Key.LINKS,), joined=plan.is_joined, one_numa=plan.is_one_numa)
+            known = topology.memo[key] = (topology.score(best, node.empty),)
+        return known[0]
 
     def _score(self, node: NodeState) -> int:
         """Return how much of the node would be used, by the pod's weights."""
@@ -89,23 +117,6 @@ class Ranker:
                     for weight, amount, there in zip(plan.weights, amounts, sizes, strict=True)
                 )
         return total
-
-
-def best_links(node: NodeState, plan: Plan, masks: Sequence[int] | None = None) -> int:
-    """Return how well linked, and how little broken up, the best choice for each container is: higher is better."""
-    total, empty = 0, node.empty
-    for place, want in enumerate(plan.wants):
-        topology = node.topologies[want.backend]
-        mask = allowed(node, plan, place) if masks is None else masks[place]
-        numa = tuple(kind.numa for kind in node.kinds) if plan.is_one_numa else ()
-        key = ("best", mask, want.count, empty, plan.is_joined, numa)
-        known = topology.memo.get(key)
-        if known is None:
-            chooser = Chooser(topology, (), numa, empty)
-            best = chooser.best(mask, want.count, (Key.LINKS,), joined=plan.is_joined, one_numa=plan.is_one_numa)
-            known = topology.memo[key] = (topology.score(best, empty),)
-        total += known[0]
-    return total
 
 
 def steps(ordered: Sequence[str]) -> list[tuple[str, int]]:

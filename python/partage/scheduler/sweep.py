@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from partage.scheduler.plan import Plan
 
 EMPTY: Final = CORES_MAX + 1
+#: Containers of one card each for which all ways are gone through here; of more, `fits` knows when to give up.
+PACKED_MAX: Final = 4
 #: Codes as numbers, 0: none.
 NUMBERS: Final = {code: number + 1 for number, code in enumerate(Code)}
 UNKNOWN_USE: Final = NUMBERS[Code.CARD_UNKNOWN_USE]
@@ -45,6 +47,7 @@ class Sweep:
 
     def __init__(self) -> None:
         self.kinds: list[CardKind] = []
+        self.version = 0  # grows whenever a number changes
         self._numbers: dict[int, int] = {}  # id of a kind, which its owner keeps for ever, -> number
         self._clear()
 
@@ -63,6 +66,7 @@ class Sweep:
     def refresh(self, nodes: Mapping[str, NodeState], stale: Iterable[str]) -> None:
         """Take over the numbers of nodes that changed; of all, where one came, went, or has another number of cards."""
         stale = list(stale)
+        self.version += bool(stale)
         if len(nodes) != len(self.states) or not all(self._is_in_place(nodes.get(name), name) for name in stale):
             self._clear()
             for name, state in nodes.items():
@@ -146,6 +150,7 @@ class Question:
 
     def __init__(self, sweep: Sweep, plan: Plan) -> None:
         self.sweep = sweep
+        self.version = sweep.version
         self.plan = plan
         self.needs: list[Thresholds] = []
         self._flags: list[bytes] = []  # container -> card -> whether it takes it by itself
@@ -218,7 +223,7 @@ class Question:
             return [row for row in enough if (self._is_near(row) if is_single else self._by_fits(row))]
         if plan.is_apart:
             return enough
-        if plan.is_singles:
+        if plan.is_singles and len(plan.running) <= PACKED_MAX:
             return [row for row in enough if self._takes_singles(row)]
         return [row for row in enough if self._takes_each_elsewhere(row) or self._by_fits(row)]
 

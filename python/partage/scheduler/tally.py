@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from partage.model.reasons import Code
 from partage.scheduler.answers import text_of
 from partage.scheduler.fits import RANK, node_refusal
-from partage.scheduler.sweep import EMPTY, NUMBERS, UNKNOWN_USE
+from partage.scheduler.sweep import EMPTY, NUMBERS, PACKED_MAX, UNKNOWN_USE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -43,25 +43,38 @@ class Tally:
 
     def why(self, rows: Iterable[int]) -> dict[str, Why]:
         """Return name -> code and line of these nodes, none of which takes the shape."""
-        states = self._question.sweep.states
-        return {states[row].name: self._why(row, states[row]) for row in rows}
+        states, spans = self._question.sweep.states, self._question.sweep.spans
+        is_single = len(self._plan.wants) == 1 and not self._named
+        counts, count, takes = self._question.counts[0], self._plan.wants[0].count, self._takes
+        lefts = [(self._question.sweep.left(resource), seats) for resource, seats in self._plan.seats.items()]
+        found = {}
+        for row in rows:
+            state = states[row]
+            if (not (state.model in takes and state.facts and state.facts.ready) and not self._may_take(state)) or any(left[row] < seats for left, seats in lefts):
+                why = _line(self._exact(state))
+            elif is_single and counts[row] < count:
+                start, end = spans[row]
+                why = self._of(self._of_cards(0)[start:end])
+            else:
+                why = self._of_several(row, state)
+            found[state.name] = why
+        return found
 
-    def _why(self, row: int, state: NodeState) -> Why:
-        if not self._may_take(state):
-            return _line(self._exact(state))
+    def _of_several(self, row: int, state: NodeState) -> Why:
+        """Return why a node refuses several containers, or cards that are named."""
         question, plan = self._question, self._plan
-        for resource, seats in plan.seats.items():
-            if question.sweep.left(resource)[row] < seats:
-                return _line(self._exact(state))
         if self._named and not self._named.isdisjoint(state.place):
             return _line(self._exact(state))
         short = next((at for at, want in enumerate(plan.wants) if question.counts[at][row] < want.count), None)
         if plan.shape.wishes.uuids:
             short = 0
-        if short is None:
-            return _line(self._exact(state))
-        start, end = question.sweep.spans[row]
-        return self._of(self._of_cards(short)[start:end])
+        if short is not None:
+            start, end = question.sweep.spans[row]
+            return self._of(self._of_cards(short)[start:end])
+        is_near = not plan.is_many or not (plan.is_joined or plan.is_one_numa)
+        if plan.is_singles and is_near and len(plan.running) <= PACKED_MAX:
+            return Code.TOGETHER, str(Code.TOGETHER)
+        return _line(self._exact(state))
 
     def _may_take(self, state: NodeState) -> bool:
         """Whether it is only what is free of cards and seats that stands in the way."""
@@ -81,7 +94,7 @@ class Tally:
         found = self._known.get(codes)
         if found is None:
             counts = Counter(_CODES[number - 1] for number in codes if number not in {0, _OTHER})
-            code = max(counts, key=lambda one: (counts[one], RANK[one]))
+            code = max(counts, key=lambda one: (counts[one], RANK[one]), default=Code.NODE_CHANGED)  # asked too late
             found = self._known[codes] = code, text_of(tuple(counts.items()), len(codes) - codes.count(_OTHER))
         return found
 
