@@ -258,3 +258,26 @@ def test_explain_says_what_every_card_says() -> None:
     assert fits.placement is not None
     assert fits.score == 10
     assert [(card.code, card.free_memory // GI) for card in unfit.cards["app"]] == [(Code.CARD_MEMORY, 10), (None, 80)]
+
+
+def test_the_nearest_refusal_is_that_of_the_node_that_lacks_least() -> None:
+    books = books_of(*(f"n{at}" for at in range(100)))
+    for at in range(100):
+        place(books, ask(want(gib=79 - at * 0.2)), f"n{at}")
+    found = books.filter(ask(want(gib=60)))
+    nearest = found.refused.nearest()
+    assert nearest is not None
+    assert nearest.node == "n99"
+    assert nearest == max(found.refused.values(), key=lambda unfit: unfit.there)
+    assert books.filter(ask(want(gib=1), types=("T4",))).refused.nearest() is None
+
+
+def test_answers_that_are_read_late_say_so() -> None:
+    books = books_of(*(f"n{at}" for at in range(100)))
+    pods = [place(books, ask(whole()), f"n{at}") for at in range(100)]
+    early, late = books.filter(ask(want(gib=1))), books.filter(ask(want(gib=2)))
+    assert set(early.counts()) == {Code.CARD_MEMORY}
+    for pod in pods:
+        books.drop_pod(pod.uid)
+    assert set(late.counts()) == {Code.NODE_CHANGED}
+    assert late.refused["n7"].code is Code.NODE_CHANGED

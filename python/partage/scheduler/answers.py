@@ -107,6 +107,10 @@ class Refused(Mapping[str, Unfit], ABC):
     def texts(self) -> Mapping[str, str]:
         """Return the line of every node for `FailedNodes`, which is quick."""
 
+    def nearest(self) -> Unfit | None:
+        """Return the refusal that lacks least, as a part of what is asked; None: nothing is a matter of amounts."""
+        return nearest_of(self.values())
+
 
 class RefusedAlike(Refused):
     """All nodes refuse for what is not theirs, such as a quota."""
@@ -191,6 +195,15 @@ class Verdicts:
 def count_codes(unfits: Iterable[Unfit | None]) -> list[tuple[Code, int]]:
     """Return each code with how many nodes are refused for it, most first, then by the code."""
     return _by_count(unfit.code for unfit in unfits if unfit is not None)
+
+
+def nearest_of(unfits: Iterable[Unfit]) -> Unfit | None:
+    """Return the one that lacks least, as a part of what is asked; the first by name of several."""
+    best: Unfit | None = None
+    for unfit in sorted((unfit for unfit in unfits if unfit.asked > 0), key=lambda unfit: unfit.node):
+        if best is None or unfit.there * best.asked > best.there * unfit.asked:
+            best = unfit
+    return best
 
 
 def _by_count(codes: Iterable[Code]) -> list[tuple[Code, int]]:

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import OrderedDict
+from heapq import nsmallest
 from typing import TYPE_CHECKING, Final
 
 from partage.model.reasons import Code
-from partage.scheduler.answers import Placement, Refused, Unfit
+from partage.scheduler.answers import Placement, Refused, Unfit, nearest_of
 from partage.scheduler.fits import fit_plan
 from partage.scheduler.rank import Ranker
 from partage.scheduler.sweep import Question, Sweep
 from partage.scheduler.tally import Tally
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from partage.scheduler.cards import NodeState
     from partage.scheduler.plan import Plan
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 SHAPES: Final = 64
 _CHANGES: Final = 4096  # kept; who has missed more asks all nodes again
+_NEAREST: Final = 4  # nodes of each code that are looked at
 _UNKNOWN: Final = (Code.NODE_UNKNOWN, str(Code.NODE_UNKNOWN))
 _SOME: Final = 64  # nodes that changed: more than so many are asked faster all at once
 
@@ -198,21 +200,43 @@ class Refusals(Refused):
 
     def codes(self) -> Mapping[str, Code]:
         """Return the code of every node."""
-        return {name: why[0] for name, why in self._whys()}
+        whys = self._whys()
+        return {name: whys[name][0] for name in self._names}
 
     def texts(self) -> Mapping[str, str]:
         """Return the line of every node for `FailedNodes`."""
-        return {name: why[1] for name, why in self._whys()}
+        whys = self._whys()
+        return {name: whys[name][1] for name in self._names}
 
-    def _whys(self) -> Iterator[tuple[str, Why]]:
+    def nearest(self) -> Unfit | None:
+        """Return the refusal that lacks least, of the nodes of each code on which most is free."""
+        by_code: dict[Code, list[tuple[int, str]]] = {}
+        for name, code in self.codes().items():
+            state = self._index.nodes.get(name)
+            measure = _MEASURES.get(code)
+            if state is not None and measure is not None:
+                by_code.setdefault(code, []).append((-measure(state), name))
+        names = [name for ranked in by_code.values() for _, name in nsmallest(_NEAREST, ranked)]
+        return nearest_of(map(self.__getitem__, names))
+
+    def _whys(self) -> Mapping[str, Why]:
         nodes, own = self._index.nodes, self._known
-        whys = self._entry.why((name for name in self._names if name in nodes and name not in own), self._index.sweep())
-        for name in self._names:
-            unfit = own.get(name)
-            if unfit is not None:
-                yield name, (unfit.code, unfit.text)
-            else:
-                yield name, whys.get(name, _UNKNOWN)
+        known = [name for name in self._names if name in nodes and name not in own]
+        whys = self._entry.why(known, self._index.sweep())
+        if len(known) == len(self._names):
+            return whys
+        others = {name: _UNKNOWN for name in self._names if name not in nodes}
+        return {**whys, **others, **{name: (unfit.code, unfit.text) for name, unfit in own.items()}}
+
+
+#: By what a node comes near to a fit that is refused for this.
+_MEASURES: Final[Mapping[Code, Callable[[NodeState], int]]] = {
+    Code.CARD_MEMORY: lambda state: max(state.memory),
+    Code.CARD_CORES: lambda state: max(state.cores),
+    Code.NODE_CARDS: lambda state: len(state.kinds),
+    Code.NODE_SEATS: lambda state: -sum(state.seats_used.values()),
+    Code.POD_TOO_LARGE: lambda _: 0,
+}
 
 
 def unique(names: Sequence[str]) -> list[str]:

@@ -50,7 +50,9 @@ class Tally:
         found = {}
         for row in rows:
             state = states[row]
-            if (not (state.model in takes and state.facts and state.facts.ready) and not self._may_take(state)) or any(left[row] < seats for left, seats in lefts):
+            if (not (state.model in takes and state.facts and state.facts.ready) and not self._may_take(state)) or any(
+                left[row] < seats for left, seats in lefts
+            ):
                 why = _line(self._exact(state))
             elif is_single and counts[row] < count:
                 start, end = spans[row]
@@ -72,7 +74,7 @@ class Tally:
             start, end = question.sweep.spans[row]
             return self._of(self._of_cards(short)[start:end])
         is_near = not plan.is_many or not (plan.is_joined or plan.is_one_numa)
-        if plan.is_singles and is_near and len(plan.running) <= PACKED_MAX:
+        if len(plan.wants) > 1 and plan.is_singles and is_near and len(plan.running) <= PACKED_MAX:
             return Code.TOGETHER, str(Code.TOGETHER)
         return _line(self._exact(state))
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from partage.model import AskError
     from partage.model.ask import PodAsk
     from partage.model.pod import PodView
-    from partage.scheduler.answers import Filtered, Unfit
+    from partage.scheduler.answers import Filtered
     from partage.scheduler.bind import BindOrder
 
 COMPONENT: Final = "partage.io/scheduler"
@@ -135,7 +135,7 @@ class Tell:
         shown = [f"{number} nodes {code}" if number > 1 else f"1 node {code}" for code, number in counts.items()]
         more = [] if len(shown) <= CODES_MAX else [f"{len(shown) - CODES_MAX} more reasons"]
         parts = [", ".join(shown[:CODES_MAX] + more) or "no node to ask about"]
-        best = nearest(found)
+        best = found.refused.nearest()
         if reason == Code.QUOTA:
             parts += [unfit.note for unfit in islice(found.refused.values(), 1) if unfit.note]
         elif best is not None:
@@ -238,15 +238,6 @@ class Tell:
             log.info("a condition was not written", pod=f"{subject.namespace}/{subject.name}", problem=str(error))
         else:
             self.written += 1
-
-
-def nearest(found: Filtered) -> Unfit | None:
-    """Return the refusal that lacks least, as a part of what is asked; None where nothing is a matter of amounts."""
-    best: Unfit | None = None
-    for unfit in found.refused.values():
-        if unfit.asked > 0 and (best is None or unfit.there * best.asked > best.there * unfit.asked):
-            best = unfit
-    return best
 
 
 def _subject(pod: Named) -> Subject:
