@@ -88,8 +88,11 @@ def create(profile: str, *, replace: bool, keep: bool, seed: str | None, shared:
 
 
 def _seed(text: str) -> int:
-    if text.isdecimal() and int(text) < 1 << 63:
-        return int(text)
+    if text.isdecimal():
+        number = int(text[:20])
+        if number >= 1 << 63:
+            raise UsageError(f"seed '{text}'", "too large", "a number below 2^63, or text", "write one of these")
+        return number
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7])
 
 
