@@ -23,9 +23,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from partage.shm import read_policy
 from partage.sim import machine
 from partage.sim.state import read_state
+from partage_plugin.kubelet.checkpoint import CheckpointError, CheckpointFile
 from tests.cluster.changes import Changes, deadline, left
+from tests.cluster.cleanup import DEVICE_PLUGINS
 from tests.cluster.controlplane import free_port
 from tests.cluster.images import BUILD, TOP
+from tests.cluster.process import POLL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -155,6 +158,13 @@ class NodeAgent:
                     found.setdefault(sample.name, {})[whose] = sample.value
         return found
 
+    def until_told(self, series: str, whose: str, value: float, seconds: float = 30) -> None:
+        """Return once its figures say so: nobody announces them, they are read anew every few seconds."""
+        end = deadline(seconds)
+        while (told := self.metrics().get(series, {}).get(whose)) != value:
+            assert left(end) > 0, f"{series} of {whose} is {told}, not {value}, after {seconds:g} s"
+            time.sleep(POLL)
+
     def said(self, condition: Callable[[str], bool], what: str, seconds: float = 30) -> None:
         """Return once its log says so."""
         self.until(lambda: condition(self.process.tail(200)), what, seconds)
@@ -202,6 +212,14 @@ class NodeAgent:
         """Return the hand-overs there are, by name."""
         return {path.name: path for path in self.root.iterdir() if path.is_dir() and len(path.name) == 32}
 
+    def allocated(self) -> set[str]:
+        """Return the hand-overs that kubelet has written down as its containers': it has got our answer for them."""
+        try:
+            entries = CheckpointFile(DEVICE_PLUGINS, RESOURCE).read().entries
+        except CheckpointError:
+            return set()
+        return {entry.name for entry in entries if entry.name is not None}
+
     def handed_over(self, memory: int) -> Path:
         """Return the open hand-over with this limit, in bytes; AssertionError unless there is just one."""
         limits = {path: self.memory(path) for path in self.hand_overs().values()}
@@ -216,9 +234,9 @@ class NodeAgent:
         return policy.devices[0].memory if policy.is_open else 0
 
     def until(self, condition: Callable[[], object], what: str, seconds: float = 30) -> None:
-        """Return once `condition()` holds of its hand-overs, its CDI specs or its log: looked at when those change."""
+        """Return once `condition()` holds of its hand-overs, CDI specs, log, or kubelet's word: seen when those change."""
         end = deadline(seconds)
-        with Changes((self.root, self.cluster.node.cdi, self.process.log)) as changes:
+        with Changes((self.root, self.cluster.node.cdi, self.process.log, DEVICE_PLUGINS)) as changes:
             while not condition():
                 assert left(end) > 0, f"not within {seconds:g} s: {what}\n{self.process.tail(60)}"
                 changes.wait(left(end))

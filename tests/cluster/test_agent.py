@@ -167,7 +167,7 @@ def test_killed_between_allocate_and_pre_start(agent: NodeAgent, namespace: Name
     containerd.pause()
     try:
         agent.bound(namespace, pod("a", greedy(memory=GI)), app=agent.part(agent.share(2, GI)))
-        agent.until(lambda: set(agent.hand_overs()) - there, "minted")
+        agent.until(lambda: (set(agent.hand_overs()) - there) & agent.allocated(), "minted, and kubelet knows it")
         agent.process.kill(signal.SIGKILL)
     finally:
         containerd.resume()
@@ -188,7 +188,10 @@ def test_containerd_stopped_between_allocate_and_create(agent: NodeAgent, namesp
     try:
         for name, memory in sizes.items():
             agent.bound(namespace, pod(name, greedy(memory=memory)), app=agent.part(agent.share(3, memory)))
-        agent.until(lambda: len(set(agent.hand_overs()) - there) == len(sizes), "all are minted")
+        agent.until(
+            lambda: len((set(agent.hand_overs()) - there) & agent.allocated()) == len(sizes),
+            "all are minted, and kubelet knows them",
+        )
     finally:
         containerd.resume()
     for name, memory in sizes.items():
