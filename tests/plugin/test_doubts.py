@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def test_a_successor_of_the_name_does_not_lend_its_grant(tmp_path: Path) -> None:
-    """C061: the checkpoint cannot be read, and the pod was deleted and made again before its container starts."""
+    """K11: the checkpoint cannot be read, and the pod was deleted and made again before its container starts."""
 
     async def go() -> None:
         world = World(tmp_path)

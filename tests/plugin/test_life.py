@@ -380,7 +380,7 @@ def test_what_a_pod_leaves_is_removed(tmp_path: Path, how: str) -> None:
 
 
 def test_what_starts_while_others_are_removed_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """FAULT K12: one of two leftovers is opened anew while the other is removed."""
+    """One of two leftovers is opened anew while the other is removed."""
 
     async def go() -> None:
         world = World(tmp_path)

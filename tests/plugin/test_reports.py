@@ -255,7 +255,7 @@ def _shows(server: ApiServer, reason: str) -> bool:
 
 
 def test_an_older_look_at_a_pod_hides_no_newer_word(monkeypatch: pytest.MonkeyPatch) -> None:
-    """FAULT K12: the watch is behind; what we have written ourselves counts, not what the pod looked like before."""
+    """The watch is behind; what we have written ourselves counts, not what the pod looked like before."""
 
     async def whole(server: ApiServer) -> None:
         server.put_pod("a", "u1")
@@ -304,7 +304,7 @@ def test_the_api_server_comes_back() -> None:
 
 
 def test_the_next_agent_says_what_the_one_before_could_not(tmp_path: Path) -> None:
-    """FAULT K11: killed between a container's start and its condition; the word is said after the restart."""
+    """Killed between a container's start and its condition; the word is said after the restart."""
 
     async def whole() -> None:
         world = World(tmp_path)
