@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from partage_plugin.exposition import Number, family, labels_text
+from partage.text_format import Number, family, labels_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

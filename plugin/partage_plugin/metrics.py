@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from partage._version import __version__
-from partage_plugin.exposition import Number, and_labels, family, labels_text
+from partage.text_format import Number, and_labels, family, labels_text
 from partage_plugin.hami_metrics import container_labels, container_labels_before, hami_families
 
 if TYPE_CHECKING:

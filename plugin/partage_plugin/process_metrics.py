@@ -12,7 +12,7 @@ import resource
 from pathlib import Path
 from typing import Final
 
-from partage_plugin.exposition import Number, family
+from partage.text_format import Number, family
 
 _PROC: Final = Path("/proc")
 _TICKS: Final = os.sysconf("SC_CLK_TCK")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from partage_plugin.exposition import CONTENT_TYPE
+from partage.text_format import CONTENT_TYPE
 from partage_plugin.http import HttpServer, Page
 from partage_plugin.metrics import MetricsPage
 from partage_plugin.process_metrics import process_families

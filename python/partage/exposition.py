@@ -1,21 +1,22 @@
 """Families of figures, and Prometheus' text format for them.
 
 `exposition` writes any collector's families down ten times as fast as the library's own writer, since a subject's
-labels are one object in all its series. Used by the agent's and the scheduler's pages; cannot fail.
+labels are one object in all its series. Used by the pages of scheduler and webhook; cannot fail.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from prometheus_client.core import Metric
 from prometheus_client.samples import Sample
 
+from partage.text_format import CONTENT_TYPE, HELP_ESCAPES, Number, labels_text, number
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-Number = float | int | bool | None
+__all__ = ["CONTENT_TYPE", "Number", "exposition", "family"]
 
 
 def family(name: str, kind: str, text: str, samples: Iterable[tuple[dict[str, str], Number]]) -> Metric:
@@ -23,11 +24,6 @@ def family(name: str, kind: str, text: str, samples: Iterable[tuple[dict[str, st
     made = Metric(name.removesuffix("_total") if kind == "counter" else name, text, kind)
     made.samples = [Sample(name, labels, float(value)) for labels, value in samples if value is not None]
     return made
-
-
-# ---- the text format -------------------------------------------------------------------------------------------------
-
-_ESCAPES: Final = str.maketrans({"\\": "\\\\", "\n": "\\n", '"': '\\"'})
 
 
 def exposition(families: Iterable[Metric]) -> bytes:
@@ -40,22 +36,11 @@ def exposition(families: Iterable[Metric]) -> bytes:
             continue
         name = family.name + ("_total" if family.type == "counter" else "")
         kind = family.type if family.type != "unknown" else "untyped"
-        lines.append(f"# HELP {name} {family.documentation.translate(_ESCAPES)}\n# TYPE {name} {kind}\n")
+        lines.append(f"# HELP {name} {family.documentation.translate(HELP_ESCAPES)}\n# TYPE {name} {kind}\n")
         for sample in family.samples:
             text = written.get(id(sample.labels))
             if text is None:
                 keep.append(sample.labels)
-                text = written[id(sample.labels)] = _labels_text(sample.labels)
-            lines.append(f"{sample.name}{text} {_number(sample.value)}\n")
+                text = written[id(sample.labels)] = labels_text(sample.labels)
+            lines.append(f"{sample.name}{text} {number(sample.value)}\n")
     return "".join(lines).encode()
-
-
-def _labels_text(labels: dict[str, str]) -> str:
-    if not labels:
-        return ""
-    return "{" + ",".join(f'{key}="{value.translate(_ESCAPES)}"' for key, value in labels.items()) + "}"
-
-
-def _number(value: float) -> str:
-    value = float(value)  # other collectors say int
-    return str(int(value)) if value.is_integer() and abs(value) < 1e17 else repr(value)

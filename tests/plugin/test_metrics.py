@@ -25,7 +25,7 @@ from partage.logs import configure_logs
 from partage.model import DeviceError
 from partage.run.handover import HandOver
 from partage.shm import Policy, PolicyDevice, PolicyFile, create_ledger, create_turns
-from partage_plugin.exposition import CONTENT_TYPE
+from partage.text_format import CONTENT_TYPE
 from partage_plugin.figures import CardFigures, ContainerFigures, Figures
 from partage_plugin.http import HttpServer
 from partage_plugin.metrics import MetricsPage
