@@ -6,6 +6,7 @@ K25 (C175): a value that has no effect is an error before anything is installed.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -18,6 +19,7 @@ import pytest
 import yaml
 
 from partage.admission.settings import load as load_webhook
+from partage.kube import Client, load_config, mark_node
 from partage.model import names
 from partage.scheduler.settings import load as load_scheduler
 from partage_plugin.configure import load as load_agent
@@ -316,6 +318,31 @@ def test_every_part_is_scraped_where_wanted(chart_tools: Binaries) -> None:
         if one["kind"] == "PodMonitor"
     }
     assert ports == {"partage-agent": 9445, "partage-scheduler": 9445, "partage-webhook": 9100}
+
+
+def test_nodes_are_as_they_were_once_it_is_gone(plane: Cluster) -> None:
+    """What the agent wrote goes; what others wrote, or both, stays."""
+    plane.api.create("nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1", "labels": {"a": "b"}}})
+
+    async def write(manager: str, annotations: dict[str, str], labels: dict[str, str]) -> None:
+        async with Client.connect(load_config(plane.kubeconfig), manager=manager) as client:
+            await mark_node(client, "n1", annotations=annotations, labels=labels)
+
+    own = {"nvidia.com/gpu.count": "8", "nvidia.com/gpu.product": "H100"}
+    asyncio.run(write("partage-agent", {names.DEVICES: "{}", "hami.io/node-nvidia-register": "[]"}, own))
+    asyncio.run(write("nfd", {}, {"nvidia.com/gpu.product": "H100-by-another"}))
+    command = [sys.executable, "-m", "partage", "forget", "--kubeconfig", str(plane.kubeconfig)]
+
+    def run(*flags: str) -> str:
+        return subprocess.run([*command, *flags], capture_output=True, text=True, check=True, cwd=TOP / "python").stdout
+
+    tried = run("--dry-run")
+    assert tried.strip() == f"n1: hami.io/node-nvidia-register, {names.DEVICES}, nvidia.com/gpu.count"
+    assert run() == tried
+    left = plane.api.get("nodes", "n1")["metadata"]
+    assert not left.get("annotations")
+    assert left["labels"] == {"a": "b", "nvidia.com/gpu.product": "H100-by-another"}
+    assert run().startswith("no node")
 
 
 # ---- alone -----------------------------------------------------------------------------------------------------------

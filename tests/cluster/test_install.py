@@ -76,7 +76,7 @@ def values(cluster: Cluster) -> dict[str, Any]:
 def kube_scheduler(cluster: Cluster, work: Path) -> Path:
     """Return an image of the cluster's own kube-scheduler, under the name by which Kubernetes publishes it."""
     tree = Tree(work / "kube-scheduler")
-    tree.file("usr/bin/kube-scheduler", Path(cluster.binaries["kube-scheduler"]), mode=0o755)
+    tree.program("usr/bin/kube-scheduler", Path(cluster.binaries["kube-scheduler"]))
     reference = f"registry.k8s.io/kube-scheduler:v{cluster.binaries.kubernetes}"
     made = Image(reference, ["/usr/bin/kube-scheduler"], environment={"PATH": "/usr/bin"})
     return made.write(tree, work / "kube-scheduler.tar")
@@ -119,7 +119,7 @@ class Installed:
         """Return once one replica is ready."""
 
         def ready(found: Json) -> bool:
-            return bool(found["status"].get("readyReplicas", 0) >= 1)
+            return found["status"].get("readyReplicas", 0) >= 1 and found["status"].get("unavailableReplicas", 0) == 0
 
         self.cluster.api.wait(kind, name, ready, SYSTEM, what="ready", seconds=seconds)
 

@@ -35,6 +35,7 @@ COMMANDS: Final = {
     "explain": "explain",
     "simulate": "simulate",
     "chart": "chart",
+    "forget": "forget",
     "completion": "completion",
 }
 
