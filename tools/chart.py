@@ -9,7 +9,6 @@ Called by `make manifests`; a test calls it with `--check`. What can go wrong: n
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from typing import Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from chart_schema import schema
+from chart_schema import schema_text
 
 from tests.cluster.binaries import HELM, obtain
 
@@ -65,14 +64,14 @@ def _noted(path: str, text: str) -> str:
 def made(helm: str) -> dict[Path, str]:
     """Return every file that is made, with its text."""
     files = {TOP / "deploy" / path: _noted(path, text) for path, text in render(helm, *PLAIN).items()}
-    files[CHART / "values.schema.json"] = json.dumps(schema(), indent=1, ensure_ascii=False) + "\n"
+    files[CHART / "values.schema.json"] = schema_text()
     return files
 
 
 def main(arguments: list[str]) -> int:
     """Write the files; with `--check` name those that are not current and return 1."""
     # The schema first: helm reads it before it renders.
-    files = {CHART / "values.schema.json": json.dumps(schema(), indent=1, ensure_ascii=False) + "\n"}
+    files = {CHART / "values.schema.json": schema_text()}
     check = "--check" in arguments
     if not check:
         _write(files)

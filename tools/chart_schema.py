@@ -1,11 +1,13 @@
-"""The schema of the chart's values: what stands in values.yaml, of which kind, and nothing else. Called by chart.py.
+"""The schema of the chart's values: what stands in values.yaml, of which kind, and nothing else.
 
-The programs' configurations are described by their own structures, so helm refuses what they would refuse. What can go
-wrong: nothing; a structure that msgspec cannot describe is an error of the code.
+Called by reference.py and chart.py. The programs' configurations are described by their own structures, so helm
+refuses what they would refuse. What can go wrong: nothing; a structure that msgspec cannot describe is an error of
+the code.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any, Final
@@ -123,3 +125,8 @@ def schema() -> Schema:
     )
     values["properties"]["global"] = ANY  # helm puts it there for charts below another
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **values}
+
+
+def schema_text() -> str:
+    """Return it as the file beside values.yaml."""
+    return json.dumps(schema(), indent=1, ensure_ascii=False) + "\n"

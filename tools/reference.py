@@ -3,9 +3,9 @@
 
 `cli.md` from the commands themselves, `agent.md`, `scheduler.md` and `webhook.md` from the programs' settings,
 `entry-points.md` from the class tables of hook/include/partage, `abi.md` from the headers beside them, `reasons.md`
-and `errors.md` from what says and raises them, `simulator-support.md` from the build's own list. Called by `make docs`;
-a test calls it with `--check`. What can go wrong: nothing was built, and then there is no list of what the simulator
-supports.
+and `errors.md` from what says and raises them, `simulator-support.md` from the build's own list; and the schema of
+the chart's values, from all settings. Called by `make docs`; a test calls it with `--check`. What can go wrong:
+nothing was built, and then there is no list of what the simulator supports.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import reference_errors
 import reference_reasons
 import reference_scheduler
 import reference_webhook
+from chart_schema import schema_text
 
 from partage.cli.app import cli
 from partage.cli.exit_codes import MEANINGS
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 TOP: Final = Path(__file__).resolve().parent.parent
 REFERENCE: Final = TOP / "docs" / "reference"
+VALUES_SCHEMA: Final = TOP / "deploy" / "chart" / "partage" / "values.schema.json"
 BUILD: Final = Path(os.environ.get("PARTAGE_BUILD", TOP / "build"))
 NOTE: Final = "<!-- Written by `make docs`; do not edit. -->"
 DOES: Final = {
@@ -152,7 +154,7 @@ def support_page() -> str:
 
 
 def main(*, check: bool) -> int:
-    """Write the pages, or with `check` name those that are not current; 1 where there are some."""
+    """Write pages and schema, or with `check` name those that are not current; 1 where there are some."""
     stale = []
     pages = {
         "cli.md": cli_page(),
@@ -165,15 +167,16 @@ def main(*, check: bool) -> int:
         "reasons.md": reference_reasons.page(NOTE),
         "simulator-support.md": support_page(),
     }
-    for name, text in pages.items():
-        path = REFERENCE / name
+    files = {REFERENCE / name: text for name, text in pages.items()}
+    files[VALUES_SCHEMA] = schema_text()
+    for path, text in files.items():
         if path.is_file() and path.read_text() == text:
             continue
-        stale.append(name)
+        stale.append(str(path.relative_to(TOP)))
         if not check:
             path.write_text(text)
     if check and stale:
-        print(f"docs/reference: {', '.join(stale)} not current: run `make docs` and commit the result")
+        print(f"{', '.join(stale)} not current: run `make docs` and commit the result")
         return 1
     return 0
 
