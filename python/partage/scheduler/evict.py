@@ -11,21 +11,22 @@ the plan is given up, with an event on the pod, and nobody else is evicted for i
 from __future__ import annotations
 
 import asyncio
+import itertools
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 import structlog
 from lightkube.models.meta_v1 import DeleteOptions, ObjectMeta, Preconditions
 from lightkube.resources.core_v1 import PodEviction, PodStatus
 
-from partage.model import KubeError, names
-from partage.scheduler.preempt import Preemption, Victim, choose_victims, units_of
+from partage.model import KubeError, ShareRefused, names
+from partage.scheduler.preempt import Preemption, Victim, choosing, units_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from partage.kube import Client, Clock
-    from partage.model.ask import PodAsk
+    from partage.model.ask import PodAsk, Shape
     from partage.model.pod import PodView
     from partage.scheduler.answers import Placement
     from partage.scheduler.budgets import Budgets
@@ -38,7 +39,8 @@ KEEP_S: Final = 60.0  # the place, once the last victim has gone
 PLAN_S: Final = 600.0  # a plan lives at most: a victim may take its time to end
 NAMED: Final = 5  # victims in a message
 AGAIN_S: Final = 2.0  # between tries of what a budget refuses
-REST_S: Final = 5.0  # before the same pod is planned for again in vain
+REST_S: Final = 5.0  # before the same pod, or one of its shape, is planned for again in vain
+STEPS: Final = 4  # nodes between two turns of others
 QUEUE_MAX: Final = 1000
 TOO_MANY: Final = 429
 GONE: Final = frozenset({404, 409})
@@ -114,6 +116,7 @@ class Evictor:
         self._members = members
         self._queue: dict[str, tuple[PodView, PodAsk, tuple[str, ...] | None]] = {}
         self._tried_at: dict[str, float] = {}
+        self._in_vain: dict[tuple[Shape, int], float] = {}
         self._underway: dict[str, Underway] = {}
         self._wake = asyncio.Event()
         self.evictions = 0
@@ -156,11 +159,11 @@ class Evictor:
                 await self._wake.wait()
                 self._wake.clear()
                 while self._queue:
-                    pod, ask, nodes = self._queue.pop(next(iter(self._queue)))
-                    underway = self._start(pod, ask, nodes)
+                    uid = next(iter(self._queue))
+                    underway = await self._start(*self._queue[uid])
+                    self._queue.pop(uid, None)
                     if underway is not None:
                         tasks.create_task(self._carry_out(underway))
-                    await asyncio.sleep(0)  # filters go first
 
     async def _look_after(self) -> None:
         """End plans whose time is up, and nominate for the others: kube-scheduler takes that back when it tries."""
@@ -175,25 +178,44 @@ class Evictor:
                 log.info("a place is given back", uid=uid, node=self._underway[uid].plan.node)
                 self._end(uid)
             self._tried_at = {uid: at for uid, at in self._tried_at.items() if now - at < REST_S}
+            self._in_vain = {shape: at for shape, at in self._in_vain.items() if now - at < REST_S}
 
-    def _start(self, pod: PodView, ask: PodAsk, nodes: Sequence[str] | None) -> Underway | None:
+    async def _start(self, pod: PodView, ask: PodAsk, nodes: Sequence[str] | None) -> Underway | None:
         """Plan for one pod, and claim the place; None where nobody's end would help."""
-        self._tried_at[ask.uid] = self._clock.now()
-        known = self._books.nodes
-        states = [known[name] for name in (known if nodes is None else nodes) if name in known]
-        budgets = self._budgets()
-        plan = choose_victims(
-            states, ask, lambda node: self._units(node, ask, budgets), self._ending, self._books.defaults
-        )
-        if plan is None:
+        self._tried_at[ask.uid] = now = self._clock.now()
+        shape = (ask.shape, ask.priority)
+        if now - self._in_vain.get(shape, float("-inf")) < REST_S:
             return None
-        self._books.claim(ask, plan.node, [victim.uid for victim in plan.victims])
+        plan = await self._planned(ask, nodes)
+        if plan is None:
+            self._in_vain[shape] = now
+        if plan is None or ask.uid not in self._queue:  # it is bound or gone by now
+            return None
+        try:
+            self._books.claim(ask, plan.node, [victim.uid for victim in plan.victims])
+        except ShareRefused as error:
+            log.info("a plan is out of date", pod=ask.subject, node=plan.node, error=str(error))
+            return None
         left = {victim.uid: victim for victim in plan.victims}
         underway = self._underway[ask.uid] = Underway(pod, ask, plan, self._clock.now() + PLAN_S, left)
         who = ", ".join(f"{victim.namespace}/{victim.name}" for victim in plan.victims[:NAMED])
         more = f" and {len(plan.victims) - NAMED} more" if len(plan.victims) > NAMED else ""
         self._told.pod_event(pod, EVICTING, f"room is being made on node {plan.node}: {who}{more} must go")
         return underway
+
+    async def _planned(self, ask: PodAsk, nodes: Sequence[str] | None) -> Preemption | None:
+        """Plan, and let filters have their turn every few nodes."""
+        known, budgets = self._books.nodes, self._budgets()
+        states = [known[name] for name in (known if nodes is None else nodes) if name in known]
+        steps = choosing(states, ask, lambda node: self._units(node, ask, budgets), self._ending, self._books.defaults)
+        for number in itertools.count(1):
+            try:
+                next(steps)
+            except StopIteration as end:
+                return cast("Preemption | None", end.value)
+            if number % STEPS == 0:
+                await asyncio.sleep(0)
+        return None
 
     async def _carry_out(self, underway: Underway) -> None:
         """Evict the victims; what a budget refuses again and again while the plan lives."""

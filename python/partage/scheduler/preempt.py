@@ -6,14 +6,15 @@ priorities, then those that started last. Pods of a gang go together or not at a
 fits nowhere; pure; None where nobody's end would help, or where what is ending anyway is enough.
 
 Nodes are first compared by what each card lacks, which is arithmetic, and the best of them are then searched; a choice
-of more than three pods is found by giving back one by one what is not needed, so it is minimal but perhaps not fewest.
+of more than three pods, or for several cards of a full node, is found by giving back one by one what is not needed: no
+pod of it goes in vain, but there may be a choice of fewer.
 """
 
 from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from partage.model.need import Need
 from partage.scheduler.answers import Placement
@@ -21,7 +22,7 @@ from partage.scheduler.budgets import Budget, overdrawn
 from partage.scheduler.fits import fit_plan, plan_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
     from partage.model.ask import PodAsk
     from partage.scheduler.cards import NodeState
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
 
 NODES: Final = 32  # searched, of those that are compared
 EXACT: Final = 3  # so many victims are chosen by trying all choices
-TRIES: Final = 600  # of one node
+TRIES: Final = 200  # of one node
+TOGETHER: Final = 12  # units of which all choices are tried where a pod asks for several cards
 
 Cost = tuple[int, int, tuple[int, ...], tuple[tuple[int, int, str], ...]]
 
@@ -64,6 +66,11 @@ class Unit:
         """The UIDs of those on the node."""
         return tuple(pod.uid for pod in self.pods if not pod.elsewhere)
 
+    @property
+    def priority(self) -> int:
+        """The highest of its pods."""
+        return max(pod.priority for pod in self.pods)
+
 
 @dataclass(frozen=True, slots=True)
 class Preemption:
@@ -82,26 +89,46 @@ def choose_victims(
     ending: Callable[[NodeState], Sequence[str]],
     defaults: Defaults,
 ) -> Preemption | None:
-    """Return the best choice over these nodes.
+    """Return the best choice over these nodes at once; see `choosing`."""
+    steps = choosing(nodes, ask, units_on, ending, defaults)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return cast("Preemption | None", end.value)
 
-    `units_on`: what may go of a node, all of lower priority; `ending`: UIDs of pods that end there anyway.
+
+def choosing(
+    nodes: Iterable[NodeState],
+    ask: PodAsk,
+    units_on: Callable[[NodeState], Sequence[Unit]],
+    ending: Callable[[NodeState], Sequence[str]],
+    defaults: Defaults,
+) -> Generator[None, None, Preemption | None]:
+    """Return the best choice over these nodes in steps of one node: between two of them others may have their turn.
+
+    `units_on`: what may go of a node, all of lower priority; `ending`: UIDs of pods that end there anyway. What changes
+    meanwhile may make the choice wrong: whoever takes it asks `fits` once more.
     """
     plan = plan_of(ask.shape, defaults)
-    compared: list[tuple[int, int, NodeState, list[Unit]]] = []
+    compared: list[tuple[tuple[int, int, int], NodeState, list[Unit]]] = []
     for number, node in enumerate(nodes):
+        yield
         soon = node.without(tuple(ending(node)))
         if soon is not node and isinstance(fit_plan(soon, plan), Placement):
             return None
         units = [unit for unit in units_on(node) if not any(pod.is_protected for pod in unit.pods)]
-        estimate = _least(soon, plan, units) if units else None
-        if estimate is not None:
-            compared.append((estimate, number, soon, units))
-    compared.sort(key=lambda one: one[:2])
+        least = _least(soon, plan, units) if units else None
+        if least is not None:
+            lowest = sorted(unit.priority for unit in units)[: max(1, least)]
+            compared.append(((least, lowest[-1], number), soon, units))
+    compared.sort(key=lambda one: one[0])
     best: Preemption | None = None
-    for estimate, _, node, units in compared[:NODES]:
-        if best is not None and best.cost[0] == 0 and estimate > best.cost[1]:
+    for (least, _, _), node, units in compared[:NODES]:
+        if best is not None and best.cost[0] == 0 and least > best.cost[1]:
             break
-        found = _on_node(node, plan, units)
+        yield
+        found = _on_node(node, plan, units, least)
         if found is not None and (best is None or found.cost < best.cost):
             best = found
     return best
@@ -110,14 +137,14 @@ def choose_victims(
 # ---- one node --------------------------------------------------------------------------------------------------------
 
 
-def _on_node(node: NodeState, plan: Plan, units: Sequence[Unit]) -> Preemption | None:
+def _on_node(node: NodeState, plan: Plan, units: Sequence[Unit], least: int) -> Preemption | None:
     """Return the best choice on a node: exact for few victims, else what is left of all after giving back."""
     if not isinstance(_fitted(node, plan, units), Placement):
         return None
     ordered = sorted(units, key=_unit_order)
-    tries = itertools.count(1)
     best: Preemption | None = None
-    for chosen in itertools.chain.from_iterable(itertools.combinations(ordered, count + 1) for count in range(EXACT)):
+    tries = itertools.count(1)
+    for chosen in _few(node, plan, ordered) if least <= EXACT else ():
         if best is not None and best.cost[0] == 0 and best.cost[1] < len(chosen):
             return best  # breaks no budget, and is of fewer than all that follow
         if (best is not None and cost_of(chosen) >= best.cost) or _least(node, plan, chosen) is None:
@@ -127,19 +154,42 @@ def _on_node(node: NodeState, plan: Plan, units: Sequence[Unit]) -> Preemption |
         placement = _fitted(node, plan, chosen)
         if isinstance(placement, Placement):
             best = _preemption(node, chosen, placement)
+    if best is not None and best.cost[0] == 0:
+        return best
     given_back = _given_back(node, plan, ordered)
     return min((one for one in (best, given_back) if one is not None), key=lambda one: one.cost, default=None)
 
 
+def _few(node: NodeState, plan: Plan, ordered: Sequence[Unit]) -> Iterator[tuple[Unit, ...]]:
+    """Yield choices of one unit, of two, of three: of those on one card where one card is asked for, else of all."""
+    groups: list[list[Unit]] = [list(ordered)] if len(ordered) <= TOGETHER else []
+    if len(plan.wants) == 1 and plan.wants[0].count == 1:
+        on_card: dict[str, list[Unit]] = {}
+        for unit in ordered:
+            for uuid in {uuid for uid in unit.here if uid in node.pods for uuid in node.pods[uid].need}:
+                on_card.setdefault(uuid, []).append(unit)
+        groups = list(on_card.values())
+    for count in range(1, EXACT + 1):
+        for group in groups:
+            yield from itertools.combinations(group, count)
+
+
 def _given_back(node: NodeState, plan: Plan, ordered: Sequence[Unit]) -> Preemption | None:
     """Take all away and give back one by one, the highest priority first, of equal ones the smallest."""
-    chosen = list(ordered)
-    placement = _fitted(node, plan, chosen)
-    for unit in sorted(ordered, key=lambda one: (-_unit_order(one)[0], _size(node, one), _unit_order(one)[1])):
-        fewer = [one for one in chosen if one is not unit]
-        found = _fitted(node, plan, fewer)
+    left = node.without(tuple(uid for unit in ordered for uid in unit.here))
+    placement = fit_plan(left, plan)
+    chosen = []
+    for unit in sorted(ordered, key=lambda one: (-one.priority, _size(node, one), _unit_order(one)[1])):
+        here = [uid for uid in unit.here if uid in node.pods]
+        for uid in here:
+            left.add(uid, node.pods[uid])
+        found = fit_plan(left, plan)
         if isinstance(found, Placement):
-            chosen, placement = fewer, found
+            placement = found
+            continue
+        chosen.append(unit)
+        for uid in here:
+            left.remove(uid)
     return _preemption(node, chosen, placement) if isinstance(placement, Placement) and chosen else None
 
 
@@ -166,7 +216,7 @@ def cost_of(units: Sequence[Unit]) -> Cost:
 def _unit_order(unit: Unit) -> tuple[int, tuple[int, int, str]]:
     """Lowest priority first, of equal ones the newest."""
     latest = max(pod.order for pod in unit.pods)
-    return max(pod.priority for pod in unit.pods), (-latest[0], -latest[1], latest[2])
+    return unit.priority, (-latest[0], -latest[1], latest[2])
 
 
 def _size(node: NodeState, unit: Unit) -> int:
