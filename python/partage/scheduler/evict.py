@@ -11,7 +11,6 @@ the plan is given up, with an event on the pod, and nobody else is evicted for i
 from __future__ import annotations
 
 import asyncio
-import itertools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
@@ -40,7 +39,6 @@ PLAN_S: Final = 600.0  # a plan lives at most: a victim may take its time to end
 NAMED: Final = 5  # victims in a message
 AGAIN_S: Final = 2.0  # between tries of what a budget refuses
 REST_S: Final = 5.0  # before the same pod, or one of its shape, is planned for again in vain
-STEPS: Final = 4  # nodes between two turns of others
 QUEUE_MAX: Final = 1000
 TOO_MANY: Final = 429
 GONE: Final = frozenset({404, 409})
@@ -204,18 +202,16 @@ class Evictor:
         return underway
 
     async def _planned(self, ask: PodAsk, nodes: Sequence[str] | None) -> Preemption | None:
-        """Plan, and let filters have their turn every few nodes."""
+        """Plan, and let filters have their turn after every node."""
         known, budgets = self._books.nodes, self._budgets()
         states = [known[name] for name in (known if nodes is None else nodes) if name in known]
         steps = choosing(states, ask, lambda node: self._units(node, ask, budgets), self._ending, self._books.defaults)
-        for number in itertools.count(1):
+        while True:
             try:
                 next(steps)
             except StopIteration as end:
                 return cast("Preemption | None", end.value)
-            if number % STEPS == 0:
-                await asyncio.sleep(0)
-        return None
+            await asyncio.sleep(0)
 
     async def _carry_out(self, underway: Underway) -> None:
         """Evict the victims; what a budget refuses again and again while the plan lives."""
