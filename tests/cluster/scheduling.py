@@ -103,7 +103,7 @@ def share_pod(
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": name, "annotations": dict(annotations or {})},
-        "spec": {"schedulerName": names.SCHEDULER, "containers": [container], **spec},
+        "spec": {"schedulerName": names.SCHEDULER, "containers": [container]} | spec,
     }
 
 
@@ -133,6 +133,13 @@ class Replica:
         text = httpx.get(f"http://127.0.0.1:{self.metrics}/metrics", timeout=30).text
         lines = [line.rpartition(" ") for line in text.splitlines() if line and not line.startswith("#")]
         return {series: float(value) for series, _, value in lines}
+
+    def why(self) -> str:
+        """Return why it does not answer questions; empty where it says nothing."""
+        try:
+            return httpx.get(f"http://127.0.0.1:{self.metrics}/readyz", timeout=5).text
+        except httpx.HTTPError:
+            return ""
 
     def ready(self) -> bool:
         """Say whether it answers questions."""

@@ -61,10 +61,11 @@ def pages(service: SchedulerService, settings: MetricsSettings) -> web.Applicati
 
 async def serve_pages(service: SchedulerService, settings: MetricsSettings) -> None:
     """Answer on an address until cancelled; raises OSError where the port is taken."""
-    runner = web.AppRunner(pages(service, settings), access_log=None, handle_signals=False)
+    app = pages(service, settings)
+    runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=SHUT_DOWN_S)
     await runner.setup()
     try:
-        await web.TCPSite(runner, settings.address, settings.port, shutdown_timeout=SHUT_DOWN_S).start()
+        await web.TCPSite(runner, settings.address, settings.port).start()
         await asyncio.Event().wait()
     finally:
         await runner.cleanup()

@@ -146,12 +146,11 @@ def tls_of(tls: TlsSettings) -> ssl.SSLContext | None:
 
 async def serve(app: web.Application, settings: ExtenderSettings) -> None:
     """Answer on an address until cancelled; raises OSError."""
-    runner = web.AppRunner(app, access_log=None, handle_signals=False)
+    runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=SHUT_DOWN_S)
     await runner.setup()
     try:
         tls = tls_of(settings.tls)
-        site = web.TCPSite(runner, settings.address, settings.port, ssl_context=tls, shutdown_timeout=SHUT_DOWN_S)
-        await site.start()
+        await web.TCPSite(runner, settings.address, settings.port, ssl_context=tls).start()
         log.info("listening", address=settings.address, port=settings.port, tls=tls is not None)
         await asyncio.Event().wait()
     finally:
