@@ -140,8 +140,7 @@ class Bench:
         made = self.site.pods(prefix, count)
         self._wait(prefix, count)
         took = time.monotonic() - begin
-        paths = [f"/api/v1/namespaces/default/pods/{name}?gracePeriodSeconds=0" for name in made]
-        self.site.many("DELETE", paths, [None] * count)
+        self.site.delete(made)
         return took
 
     def _wait(self, prefix: str, count: int) -> None:
@@ -221,9 +220,7 @@ class Bench:
         self._wait(prefix, count)
 
     def _clear(self) -> None:
-        found = self.site.cluster.api.list("pods", "default")
-        paths = [f"/api/v1/namespaces/default/pods/{pod['metadata']['name']}?gracePeriodSeconds=0" for pod in found]
-        self.site.many("DELETE", paths, [None] * len(paths))
+        self.site.delete([pod["metadata"]["name"] for pod in self.site.cluster.api.list("pods", "default")])
 
     def _restart(self, ours: Replica) -> None:
         """Restart beside many pods that are there already, written by the account that may write grants."""

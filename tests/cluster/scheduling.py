@@ -172,7 +172,7 @@ class Site:
 
     # ---- objects -----------------------------------------------------------------------------------------------------
 
-    def many(self, method: str, paths: Sequence[str], bodies: Sequence[Json | None]) -> None:
+    def many(self, method: str, paths: Sequence[str], bodies: Sequence[Json]) -> None:
         """Send many requests, several at once."""
         with ThreadPoolExecutor(WRITERS) as pool:
             list(pool.map(lambda path, body: self.cluster.api.request(method, path, body=body), paths, bodies))
@@ -188,6 +188,11 @@ class Site:
         made = [share_pod(f"{prefix}-{number:05}", **more) for number in range(first, first + count)]
         self.many("POST", [f"/api/v1/namespaces/{namespace}/pods"] * count, made)
         return [one["metadata"]["name"] for one in made]
+
+    def delete(self, pods: Sequence[str], namespace: str = "default") -> None:
+        """Delete pods for good: no kubelet ends them here."""
+        paths = [f"/api/v1/namespaces/{namespace}/pods/{name}" for name in pods]
+        self.many("DELETE", paths, [{"gracePeriodSeconds": 0}] * len(paths))
 
     def bound(self, namespace: str | None = "default") -> list[Json]:
         """Return the pods that are bound."""

@@ -163,8 +163,7 @@ def test_k15_leaders_killed_at_named_steps_of_a_burst_promise_nothing_twice(site
             wait_bound(site, pods)
             assert len(site.bound()) == pods
             check_books(site, the_leader(site))
-            paths = [f"/api/v1/namespaces/default/pods/{pod['metadata']['name']}" for pod in site.bound()]
-            site.many("DELETE", [f"{path}?gracePeriodSeconds=0" for path in paths], [None] * pods)
+            site.delete([pod["metadata"]["name"] for pod in site.bound()])
             until(lambda: not site.cluster.api.list("pods", "default"), "empty", site)
 
 
@@ -203,8 +202,7 @@ def test_k15_c091_watches_that_end_and_lists_that_fail_lose_no_pod(proxied: tupl
     wait_bound(site, 40)
     proxy.rule("GET", r"/api/v1/(pods|nodes)$", Act.REFUSE, status=500, times=6)
     proxy.end_watches()
-    gone = [f"/api/v1/namespaces/default/pods/p-{number:05}?gracePeriodSeconds=0" for number in range(20)]
-    site.many("DELETE", gone, [None] * len(gone))
+    site.delete([f"p-{number:05}" for number in range(20)])
     check_books(site, leader)
     site.pods("q", 20)
     wait_bound(site, 40)
