@@ -61,7 +61,7 @@ class Size:
 
 
 FULL = Size(1250, 1000, 10_000, 2)
-SMOKE = Size(300, 250, 500, 1)
+SMOKE = Size(300, 250, 500, 2)
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ QUEUE_MAX: Final = 10_000
 KNOWN_MAX: Final = 50_000
 CODES_MAX: Final = 6
 FAILURES: Final = Rate(burst=50, per_s=10.0)
-SUCCESSES: Final = Rate(burst=50, per_s=10.0)
+SUCCESSES: Final = Rate(burst=20, per_s=4.0)  # kube-scheduler tells of every one: ours adds the score
 INVALID: Final = "InvalidRequest"
 PLACED: Final = "Placed"
 
