@@ -171,6 +171,21 @@ def test_several_containers_find_a_placement_where_one_exists() -> None:
 
 def test_a_thousand_containers_are_refused_by_a_rule() -> None:
     assert why(one(8), *(want(f"c{at}", gib=0.01) for at in range(1000))) is Code.POD_TOO_LARGE
+    assert why(one(16), *(want(f"c{at}", gib=0.01, cards=16) for at in range(16))) is Code.POD_TOO_LARGE
+
+
+def test_many_containers_are_searched_for_as_long_as_that_takes_no_time() -> None:
+    """What hardly fits on any of many nodes: an answer with few steps a node, and the one node that takes it."""
+    books = Books()
+    for at in range(40):
+        books.set_node(node(f"n{at}", [{"memory": 21 * GI, "physical": 21 * GI}] * 8))
+    books.set_node(node("roomy", 8))
+    wants = [want(f"c{at}", gib=gib) for at, gib in enumerate((11, 11, 11, 11, 11, 11, 11, 11, 10.1, 10.1, 10.1, 10.1))]
+    found = books.filter(ask(*wants))
+    assert found.fitting == ["roomy"]
+    assert set(found.counts()) <= {Code.TOGETHER, Code.SEARCH}
+    exact = [want(f"c{at}", gib=gib) for at, gib in enumerate((11, 10) * 8)]
+    assert len(books.filter(ask(*exact)).fitting) == 41
 
 
 def test_with_oversubscription_a_share_is_at_most_a_card() -> None:

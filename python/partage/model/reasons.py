@@ -190,8 +190,8 @@ _ALL: Final = (
     ),
     Reason(
         Code.POD_TOO_LARGE,
-        "the record of the pod's shares would be longer than an annotation of ours may be",
-        "split the pod: about a hundred shares find room in one",
+        "so many of the pod's containers ask for shares, or for so many cards, that no record of ours holds it",
+        "split the pod: at most 16 containers of a pod may ask for shares, for about a hundred in all",
     ),
     Reason(
         Code.NODE_CORDONED,

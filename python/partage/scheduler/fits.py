@@ -12,7 +12,7 @@ from collections import Counter
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from partage.model.grant import DEVICES_MAX, GRANT_BYTES_MAX
+from partage.model.grant import DEVICES_MAX
 from partage.model.need import Need, need_of
 from partage.model.reasons import Code
 from partage.model.share import CORES_MAX
@@ -83,8 +83,8 @@ def node_refusal(  # noqa: PLR0911 -- one code after the other
         return Unfit(node.name, code, note=facts.problem)
     if not facts.ready:
         return Unfit(node.name, Code.NODE_NOT_READY)
-    if plan.grant_bytes > GRANT_BYTES_MAX:
-        return Unfit(node.name, Code.POD_TOO_LARGE, asked=plan.grant_bytes, there=GRANT_BYTES_MAX)
+    if plan.too_large:
+        return Unfit(node.name, Code.POD_TOO_LARGE, note=plan.too_large)
     for want in plan.wants:
         if want.backend not in node.topologies:
             code = Code.BACKEND if any(kind.backend == want.backend for kind in node.kinds) else Code.NODE_CARDS

@@ -235,7 +235,6 @@ _MEASURES: Final[Mapping[Code, Callable[[NodeState], int]]] = {
     Code.CARD_CORES: lambda state: max(state.cores),
     Code.NODE_CARDS: lambda state: len(state.kinds),
     Code.NODE_SEATS: lambda state: -sum(state.seats_used.values()),
-    Code.POD_TOO_LARGE: lambda _: 0,
 }
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from partage.devices.rules import RULES
+from partage.model.grant import GRANT_BYTES_MAX
 from partage.model.need import Need, Role, need_of
 from partage.model.reasons import Code
 from partage.model.share import CORES_MAX, times_of
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from partage.model.ask import CardPolicy, ContainerAsk, NodePolicy, Shape, Wishes
     from partage.model.grant import Mode
     from partage.scheduler.cards import CardKind
+
+
+#: Containers of one pod that may ask for shares: the search for more would keep everybody else waiting.
+ASKING_MAX: Final = 16
 
 
 class Key(enum.Enum):
@@ -82,7 +87,7 @@ class Plan:
         #: Running containers of one card each, and init containers that are by themselves.
         self.is_singles = all(self.wants[at].count == 1 for at in self.running) and not (sidecars and self.inits)
         self.seats = seats_of(shape)
-        self.grant_bytes = _GRANT + sum(_CONTAINER + len(ask.name) + ask.cards * _SHARE for ask in shape.containers)
+        self.too_large = _too_large(shape)
         wishes = shape.wishes
         self.node_policy = wishes.node_policy or defaults.node_policy
         words = wishes.card_policies or defaults.card_policies
@@ -152,6 +157,16 @@ def seats_of(shape: Shape) -> Mapping[str, int]:
     """Return resource -> how many device ids kubelet holds for a pod of this shape."""
     asked = ((ask.role, {ask.resource: Need(seats=ask.cards)}) for ask in shape.containers)
     return {resource: need.seats for resource, need in need_of(asked).items()}
+
+
+def _too_large(shape: Shape) -> str:
+    """Return why no node could be given such a pod, empty: it is not too large."""
+    length = _GRANT + sum(_CONTAINER + len(ask.name) + ask.cards * _SHARE for ask in shape.containers)
+    if len(shape.containers) > ASKING_MAX:
+        return f"{len(shape.containers)} containers ask for shares, at most {ASKING_MAX} may"
+    if length > GRANT_BYTES_MAX:
+        return f"a record of up to {length} bytes, at most {GRANT_BYTES_MAX} may be"
+    return ""
 
 
 def _want(ask: ContainerAsk) -> Want:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from partage.scheduler.cards import NodeState
     from partage.scheduler.plan import OnKind, Plan
 
-_STEPS: Final = 20_000
+_STEPS: Final = 400
 _USE_SCALE: Final = 1 << 20
 
 
@@ -175,7 +175,21 @@ class Search:
     def _any(self) -> list[int] | None:
         self._chosen = [0] * len(self._plan.wants)
         self._steps = 0
-        return self._chosen if self._descend(0) else None
+        return self._chosen if self._has_room() and self._descend(0) else None
+
+    def _has_room(self) -> bool:
+        """Whether the running containers together need no more than is free of all cards that take any of them."""
+        node, wants = self._node, self._plan.wants
+        cards = [at for at in range(len(self._on)) if any(mask >> at & 1 for mask in self._allowed)]
+        running = [(place, wants[place].count) for place in self._plan.running]
+        memory = sum(min(self._on[at][place].memory for at in cards) * count for place, count in running)
+        cores = sum(wants[place].cores * count for place, count in running)
+        room = [node.memory[at] if node.tenants[at] else max(node.memory[at], node.kinds[at].physical) for at in cards]
+        return (
+            memory <= sum(room)
+            and cores <= sum(node.cores[at] for at in cards)
+            and sum(count for _, count in running) <= sum(node.seats[at] for at in cards)
+        )
 
     def _descend(self, depth: int) -> bool:
         """Place the running containers from this one on, then the init containers."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from partage.model.grant import DEVICES_MAX, GRANT_BYTES_MAX
+from partage.model.grant import DEVICES_MAX
 from partage.model.reasons import Code
 from partage.model.share import CORES_MAX
 from partage.scheduler.answers import Placement
@@ -168,7 +168,7 @@ class Question:
     def fitting(self) -> list[int]:
         """Return the nodes, by row, that take the shape."""
         plan = self.plan
-        if plan.grant_bytes > GRANT_BYTES_MAX or any(want.count > DEVICES_MAX for want in plan.wants):
+        if plan.too_large or any(want.count > DEVICES_MAX for want in plan.wants):
             return []
         enough = list(range(len(self.sweep.states)))
         for want, counts in zip(plan.wants, self.counts, strict=True):
@@ -223,8 +223,9 @@ class Question:
             return [row for row in enough if (self._is_near(row) if is_single else self._by_fits(row))]
         if plan.is_apart:
             return enough
-        if plan.is_singles and len(plan.running) <= PACKED_MAX:
-            return [row for row in enough if self._takes_singles(row)]
+        if plan.is_singles:
+            is_few = len(plan.running) <= PACKED_MAX
+            return [row for row in enough if self._takes_singles(row) or (not is_few and self._by_fits(row))]
         return [row for row in enough if self._takes_each_elsewhere(row) or self._by_fits(row)]
 
     def _by_fits(self, row: int) -> bool:
@@ -238,13 +239,17 @@ class Question:
         return for_any >= sum(want.count for want in self.plan.wants)
 
     def _takes_singles(self, row: int) -> bool:
-        """Whether running containers of one card each find place, on cards of their own or several on one."""
+        """Whether running containers of one card each find place, on cards of their own or several on one.
+
+        Of many containers only the first way is tried: the hardest first, each on the first card that takes it.
+        """
         running, counts = self.plan.running, self.counts
         scarce = sorted(running, key=lambda place: counts[place][row])
         if all(counts[place][row] > taken for taken, place in enumerate(scarce)):
             return True  # whatever the ones before took, each finds another card
         start, end = self.sweep.spans[row]
-        return _Packing(self.sweep, self.plan, self.needs, self._flags, range(start, end)).works(0)
+        packing = _Packing(self.sweep, self.plan, self.needs, self._flags, range(start, end))
+        return packing.works(0, is_once=len(running) > PACKED_MAX)
 
     def _is_near(self, row: int) -> bool:
         """Whether there is a choice that is joined, or on one NUMA node; the answer is kept with the topology."""
@@ -275,11 +280,13 @@ class _Packing:
         self._cards = [[at for at in cards if flags[place][at]] for place in plan.running]
         self._memory: dict[int, int] = {}  # card -> what is left of it, once something is on it
         self._cores: dict[int, int] = {}
+        self._is_done = False
         self._seats: dict[int, int] = {}  # 0: somebody has it for itself
 
-    def works(self, depth: int) -> bool:
-        """Whether the containers from this one on find place beside those before."""
+    def works(self, depth: int, *, is_once: bool) -> bool:
+        """Whether the containers from this one on find place beside those before; `is_once`: by the first way."""
         if depth == len(self._wants):
+            self._is_done = True
             return True
         want, needs, sweep = self._wants[depth], self._needs[depth], self._sweep
         for at in self._cards[depth]:
@@ -289,15 +296,15 @@ class _Packing:
                 self._memory[at] = sweep.memory[at] - need
                 self._cores[at] = min(CORES_MAX, sweep.cores[at]) - want.cores
                 self._seats[at] = 0 if want.alone else sweep.seats[at] - 1
-                if self.works(depth + 1):
-                    return True
+                if self.works(depth + 1, is_once=is_once) or is_once:
+                    return self._is_done
                 del self._memory[at]
             elif self._seats[at] > 0 and not want.alone and memory >= need and self._cores[at] >= want.cores:
                 self._memory[at] -= need
                 self._cores[at] -= want.cores
                 self._seats[at] -= 1
-                if self.works(depth + 1):
-                    return True
+                if self.works(depth + 1, is_once=is_once) or is_once:
+                    return self._is_done
                 self._memory[at] += need
                 self._cores[at] += want.cores
                 self._seats[at] += 1
