@@ -262,3 +262,11 @@ def test_an_answer_names_only_nodes_of_the_question() -> None:
     assert books.rank(pod, ["nowhere", "m"]) == [("m", 10)]
     with pytest.raises(ShareRefused, match="NodeUnknown"):
         books.reserve(pod, "nowhere", 0.0)
+
+
+def test_nodes_on_which_the_same_is_free_are_told_apart_by_their_links() -> None:
+    books = books_of(node("a", 4), node("b", 4, groups((0, 1), (2, 3))), node("c", 4))
+    pod = ask(whole(2, name="x"), whole(2, name="y"), nvlink="required")
+    found = books.filter(pod)
+    assert (found.fitting, found.counts()) == (["b"], {Code.NVLINK: 2})
+    assert [name for name, _ in books.rank(pod, ["a", "b", "c"])] == ["b"]

@@ -53,7 +53,7 @@ class Entry:
         question = self._question = Question(sweep, self.plan)
         rows = question.fitting()
         self.fitting = {sweep.names[row] for row in rows}
-        self._refused.clear()
+        self._refused = question.refused
         self._keys.clear()
         self._order = None
         self._whys.clear()

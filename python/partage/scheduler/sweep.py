@@ -8,13 +8,13 @@ tells it of nodes that changed. Cannot fail.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from partage.model.grant import DEVICES_MAX
 from partage.model.reasons import Code
 from partage.model.share import CORES_MAX
-from partage.scheduler.answers import Placement
+from partage.scheduler.answers import Placement, Unfit
 from partage.scheduler.choice import Chooser
 from partage.scheduler.fits import fit_plan
 
@@ -152,6 +152,9 @@ class Question:
         self.sweep = sweep
         self.version = sweep.version
         self.plan = plan
+        self.refused: dict[str, Unfit] = {}  # what `fits` had to be asked for
+        self._known: dict[tuple[int, ...], Placement | Unfit] = {}  # what is free on a node -> what `fits` says
+        self._named = plan.shape.wishes.uuids | plan.shape.wishes.no_uuids
         self.needs: list[Thresholds] = []
         self._flags: list[bytes] = []  # container -> card -> whether it takes it by itself
         self.counts: list[list[int]] = []
@@ -176,19 +179,16 @@ class Question:
         for resource, seats in plan.seats.items():
             left = self.sweep.left(resource)
             enough = [row for row in enough if left[row] >= seats]
-        wishes = plan.shape.wishes
-        named = wishes.uuids | wishes.no_uuids
-        if not named:
+        if not self._named:
             return self._together(enough)
         # a few nodes have these cards; no card of the others is wanted, or all are
-        here = [row for row in enough if not named.isdisjoint(self.sweep.states[row].place)]
-        others = [] if wishes.uuids else sorted(set(enough).difference(here))
+        here = [row for row in enough if not self._named.isdisjoint(self.sweep.states[row].place)]
+        others = [] if plan.shape.wishes.uuids else sorted(set(enough).difference(here))
         return [*(row for row in here if self._by_fits(row)), *self._together(others)]
 
     def masks(self, row: int) -> list[int] | None:
         """Return for each container the node's cards that take it by itself; None: these numbers do not tell."""
-        wishes = self.plan.shape.wishes
-        if wishes.uuids or wishes.no_uuids:
+        if self._named:
             return None
         start, end = self.sweep.spans[row]
         return [_mask_of(flags[start:end]) for flags in self._flags]
@@ -229,7 +229,21 @@ class Question:
         return [row for row in enough if self._takes_each_elsewhere(row) or self._by_fits(row)]
 
     def _by_fits(self, row: int) -> bool:
-        return isinstance(fit_plan(self.sweep.states[row], self.plan), Placement)
+        """Ask `fits`, once of all nodes on which the same is free, and keep why it refuses."""
+        state = self.sweep.states[row]
+        key = None
+        if not (state.closed or self._named):
+            links = map(id, state.topologies.values())
+            key = state.model, *links, *state.memory, *state.cores, *state.seats, *state.tenants
+        found = None if key is None else self._known.get(key)
+        if found is None:
+            found = fit_plan(state, self.plan)
+            if key is not None:
+                self._known[key] = found
+        if isinstance(found, Unfit):
+            self.refused[state.name] = found if found.node == state.name else replace(found, node=state.name)
+            return False
+        return True
 
     def _takes_each_elsewhere(self, row: int) -> bool:
         """Whether enough cards take any of the containers, so that each of their shares has a card of its own."""
