@@ -63,9 +63,11 @@ class Books:
     # ---- what the API says ----
 
     def set_node(self, node: NodeFacts) -> None:
-        """Take over a node as it is now."""
-        self._node(node.name).set_facts(node)
-        self._index.changed(node.name)
+        """Take over a node as it is now; one that is as before costs nothing."""
+        state = self._node(node.name)
+        if state.facts != node:
+            state.set_facts(node)
+            self._index.changed(node.name)
 
     def drop_node(self, name: str) -> None:
         """Forget a node that is gone; what its pods have is remembered as long as the pods are."""
