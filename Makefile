@@ -127,7 +127,7 @@ compilers: $(VENV)/.base
 soak: build $(VENV)/.clients cluster-setup
 	@PARTAGE_SOAK=$(SOAK) $(BIN)/python tools/layers.py $(BUILD) soak
 
-bench: build $(VENV)/.bench
+bench: build $(VENV)/.bench cluster-setup
 	@mkdir -p $(BUILD)/reports
 	$(BIN)/python bench/calls.py --json $(BUILD)/reports/calls.json
 	$(BIN)/python bench/scrape.py --json $(BUILD)/reports/scrape.json
@@ -137,12 +137,14 @@ bench: build $(VENV)/.bench
 		--json $(BUILD)/reports/virtbench.json
 	$(BIN)/python bench/shares.py --plot $(BUILD)/reports/shares.png
 	$(BIN)/python bench/node.py --idle 600 --json $(BUILD)/reports/node.json
+	$(BIN)/python bench/scheduler.py
 
-bench-smoke: build $(VENV)/.test
+bench-smoke: build $(VENV)/.test cluster-setup
 	$(BIN)/python bench/calls.py --smoke --check
 	$(BIN)/python bench/scrape.py --smoke --check
 	$(BIN)/python bench/shares.py --smoke --check
 	$(BIN)/python bench/node.py --smoke --check
+	$(BIN)/python bench/scheduler.py --smoke --check
 
 # ---- documents ------------------------------------------------------------------------------------------------------------------
 docs: build $(VENV)/.demo

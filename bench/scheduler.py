@@ -11,8 +11,8 @@ of 8 cards (`--smoke`: 300). Measured in one run:
 - the first answer after a cold start; whether the last free card is found by the first attempt;
 - ready again after a restart with 10,000 pods (500), and the memory then.
 
-One line sums it up. `--check` fails where a bound of the design is missed: times are the machine's, so the load that
-was there is printed beside them.
+One line sums it up. `--check` fails where a bound of the design is missed; with `--smoke` times do not count, for they
+are the machine's and of whatever else it does, which is why its load is printed beside them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ TOP = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(TOP), str(TOP / "python"), str(TOP / "plugin")]
 
 from partage.model import names  # noqa: E402
-from tests.cluster.binaries import obtain  # noqa: E402
+from tests.cluster.binaries import Binaries, UnavailableError, obtain  # noqa: E402
 from tests.cluster.cluster import Cluster  # noqa: E402
 from tests.cluster.controlplane import Options, free_port  # noqa: E402
 from tests.cluster.process import Process  # noqa: E402
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 CARDS = 8
 PATIENCE_S = 600.0
 MIB = 1 << 20
-US = 1e6
+TIMES = ("s", "ms")
 
 
 @dataclass(frozen=True)
@@ -298,7 +298,7 @@ AUDIT_POLICY = {
 }
 
 
-def measure(size: Size) -> list[Row]:
+def measure(binaries: Binaries, size: Size) -> list[Row]:
     """Start the cluster, measure, end it."""
     scratch = Path(tempfile.mkdtemp(prefix="partage-bench-"))
     audit, policy = scratch / "audit.log", scratch / "policy.json"
@@ -307,7 +307,7 @@ def measure(size: Size) -> list[Row]:
     flags = [*APISERVER, f"--audit-policy-file={policy}", f"--audit-log-path={audit}"]
     flags += ["--max-requests-inflight=2000", "--max-mutating-requests-inflight=1000"]
     options = Options(scheduler=False, controller_manager=False, apiserver_flags=flags)
-    cluster = Cluster.open(obtain(), node=False, options=options)
+    cluster = Cluster.open(binaries, node=False, options=options)
     try:
         return Bench(Site(cluster).prepare(), size, audit).run()
     finally:
@@ -343,7 +343,12 @@ def main() -> int:
     arguments.add_argument("--json", action="store_true", help="figures as JSON")
     given = arguments.parse_args()
     before = os.getloadavg()[0]
-    rows = measure(SMOKE if given.smoke else FULL)
+    try:
+        binaries = obtain()
+    except UnavailableError as error:
+        print(f"scheduler: not measured: {error}", file=sys.stderr)
+        return int(os.environ.get("PARTAGE_CLUSTER") == "required")
+    rows = measure(binaries, SMOKE if given.smoke else FULL)
     if given.json:
         print(json.dumps({"load": before, "rows": [asdict(row) | {"verdict": row.verdict} for row in rows]}))
     else:
@@ -351,7 +356,8 @@ def main() -> int:
             print(f"{row.title:48} {row.value:10.2f} {row.unit:4} {row.verdict}")
         print(f"load of the machine before: {before:.1f}")
     print(summary(rows), file=sys.stderr if given.json else sys.stdout)
-    return int(given.check and any(row.verdict == "missed" for row in rows))
+    counted = [row for row in rows if not (given.smoke and row.unit in TIMES)]
+    return int(given.check and any(row.verdict == "missed" for row in counted))
 
 
 if __name__ == "__main__":

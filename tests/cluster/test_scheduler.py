@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tests.cluster.conftest import OpenControlPlane
 
 BURST = int(os.environ.get("PARTAGE_BURST", "500"))  # pods
-KILLS = int(os.environ.get("PARTAGE_LEADER_KILLS", "10"))  # rounds
+KILLS = int(os.environ.get("PARTAGE_LEADER_KILLS", "50" if os.environ.get("PARTAGE_SOAK") == "full" else "10"))
 PATIENCE_S = 120.0
 Json = dict[str, Any]
 
