@@ -26,6 +26,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -39,7 +40,7 @@ from tests.cluster.binaries import Binaries, UnavailableError, obtain  # noqa: E
 from tests.cluster.cluster import Cluster  # noqa: E402
 from tests.cluster.controlplane import Options, free_port  # noqa: E402
 from tests.cluster.process import Process  # noqa: E402
-from tests.cluster.scheduling import APISERVER, Replica, Site, share_pod  # noqa: E402
+from tests.cluster.scheduling import APISERVER, WRITERS, Replica, Site, share_pod  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -266,8 +267,8 @@ class Bench:
             paths.append(f"/api/v1/namespaces/default/pods/{name}/binding")
             metadata = {"name": name, "annotations": {names.GRANT: text}}
             bodies.append({"metadata": metadata, "target": {"apiVersion": "v1", "kind": "Node", "name": node}})
-        for path, body in zip(paths, bodies, strict=True):
-            api.request("POST", path, body=body)
+        with ThreadPoolExecutor(WRITERS) as pool:
+            list(pool.map(lambda path, body: api.request("POST", path, body=body), paths, bodies))
 
 
 class Idle:
