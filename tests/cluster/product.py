@@ -98,16 +98,24 @@ def wheel() -> Path:
     return place
 
 
+def tree(name: str) -> Path:
+    """Return the tree that several roles may share, made anew where its wheel, scripts or pins are newer."""
+    wheels = wheel()
+    place, made = BUILD / "images" / f"{name}-tree", BUILD / "images" / f"{name}-tree.made"
+    inputs = max(newest("deploy/image"), *(file.stat().st_mtime for file in wheels.iterdir()))
+    if not made.exists() or made.stat().st_mtime < inputs:
+        shutil.rmtree(place, ignore_errors=True)
+        _run("tree.sh", name, wheels, place)
+        made.touch()
+    return place
+
+
 def tar(role: str) -> Path:
     """Return a role's image as an OCI layout tar."""
-    path = BUILD / "images" / f"{role}.tar"
-    wheels = wheel()
-    inputs = max(newest("deploy/image", "Dockerfile"), *(file.stat().st_mtime for file in wheels.iterdir()))
+    name, path = source(role), BUILD / "images" / f"{role}.tar"
+    root = tree(name)
+    inputs = max(newest("Dockerfile"), root.with_name(f"{name}-tree.made").stat().st_mtime)
     if not path.exists() or path.stat().st_mtime < inputs:
-        path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent) as work:
-            tree = Path(work, "tree")
-            _run("tree.sh", source(role), wheels, tree)
-            half = image(role).write(Tree(tree), Path(work, "image.tar"))
-            shutil.move(half, path)
+            image(role).write(Tree(root), Path(work, "image.tar")).replace(path)
     return path
