@@ -5,13 +5,17 @@ Nodes are objects; the API server's own quota admission and the resource quota c
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from partage.model.units import GI
-from tests.cluster.scheduling import APISERVER, Site, share_pod
+from tests.cluster.scheduling import APISERVER, TOP, Site, share_pod
 
 if TYPE_CHECKING:
     from tests.cluster.api import Json
@@ -85,6 +89,20 @@ def described(site: Site, namespace: str) -> dict[str, tuple[str, str]]:
     return {key: (have, hard) for key, have, hard in re.findall(r"^(\S+/\S+|pods) +(\S+) +(\S+)$", text, re.MULTILINE)}
 
 
+def partage(site: Site, *arguments: str, pod: Json | None = None) -> str:
+    """Return what the command says of the cluster."""
+    done = subprocess.run(
+        [sys.executable, "-m", "partage", *arguments, "--kubeconfig", str(site.cluster.kubeconfig)],
+        input=json.dumps(pod) if pod else "",
+        env={**os.environ, "PYTHONPATH": str(TOP / "python")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def test_parts_of_cards_and_several_cards_are_charged_and_given_back(site: Site) -> None:
     limit(site, "half", "q", {MEMORY: "20000", CARDS: "3", "pods": "5"})
     limit(site, "two", "q", {MEMORY: "30000"})
@@ -100,6 +118,13 @@ def test_parts_of_cards_and_several_cards_are_charged_and_given_back(site: Site)
     create(site, "half", half("b"))
     told = wait_refused(site, "half", "b", "ResourceQuotaNotFit")
     assert "12288 of limits.nvidia.com/gpumem asked, 12288 used; resourcequota half/q allows 20000" in told
+    said = partage(site, "explain", "pod", "half/b")
+    assert "resourcequota half/q: limits.nvidia.com/gpumem: 12288 asked, 12288 used, 20000 allowed" in said
+    assert "ask for nvidia.com/gpumem: 7712 in container app (then on node n0000)" in said
+    assert "pod half/a: placed on node n0000" in partage(site, "explain", "pod", "a", "-n", "half")
+    assert "pod two/more: fits on node n0000" in partage(
+        site, "simulate", "-f", "-", "-n", "two", pod=share_pod("more")
+    )
     site.cluster.api.patch("resourcequotas", "q", {"spec": {"hard": {"pods": "6"}}}, "half")
     used(site, "half", "q", gpumem="12288", pods="2")
     site.cluster.api.delete("pods", "a", "half", grace=0)
@@ -134,6 +159,10 @@ def test_two_quotas_with_scopes_and_a_misspelt_key(site: Site) -> None:
     wait_bound(site, "s", "c")
     used(site, "s", "all", gpumem="3k")
     used(site, "s", "high", gpumem="1k")
+    create(site, "s", share_pod("d", memory=1500, priorityClassName="high"))
+    wait_refused(site, "s", "d", "ResourceQuotaNotFit")
+    api.patch("resourcequotas", "high", {"spec": {"hard": {MEMORY: "2500"}}}, "s")
+    wait_bound(site, "s", "d")  # kube-scheduler hears nothing of it
     events = [one for one in api.list("events.events.k8s.io", "s") if one["regarding"]["kind"] == "ResourceQuota"]
     assert [one["reason"] for one in events] == ["QuotaKeyUnknown"]
     assert "did you mean limits.nvidia.com/gpumem?" in events[0]["note"]

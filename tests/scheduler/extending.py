@@ -112,6 +112,7 @@ class Desk:
             binder=self.binder,
             quotas=self.duties.quotas,
             evictor=self.duties.evictor,
+            waker=self.duties.waker,
             tell=self.tell,
             clock=self.clock,
             term=Term(7),

@@ -21,15 +21,17 @@ from partage.model import names
 from partage.scheduler.budgets import Budgets, read_budgets
 from partage.scheduler.evict import Evictor
 from partage.scheduler.quota.book import QuotaBook
-from partage.scheduler.quota.feed import QuotaFeed, reads
+from partage.scheduler.quota.feed import QuotaFeed, QuotaRefused, reads
 from partage.scheduler.quota.status import StatusWriter
 from partage.scheduler.resize import Conditions, Resizer
+from partage.scheduler.wake import Waker
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from partage.devices.requests import AskOptions
     from partage.kube import Change, Client, Clock
+    from partage.model.ask import PodAsk
     from partage.model.pod import PodView
     from partage.scheduler.books import Books
     from partage.scheduler.cards import CardKind
@@ -66,6 +68,7 @@ class Duties:
         self.evictor = Evictor(
             client, books, clock, pod=watch.pod, budgets=self._budgets, told=self, members=self._members
         )
+        self.waker = Waker(client, clock, self._fits)
         self.resizer = Resizer(client, books, self.quotas, clock, Conditions(client, clock))
         books.promises = self.quotas
         self._quota_objects.subscribe(self._quota)
@@ -82,6 +85,7 @@ class Duties:
             await self.wait_synced()
             self.quotas.recount_all()
             tasks.create_task(self.status.run(), name="quota status")
+            tasks.create_task(self.waker.run(), name="waker")
             await self._budget_objects.wait_synced()
             tasks.create_task(self.evictor.run(), name="evictor")
             tasks.create_task(self.resizer.run(), name="resizer")
@@ -95,11 +99,14 @@ class Duties:
     def saw(self, pod: WatchedPod) -> None:
         """Take note of a pod as the watch shows it; called after the books were told."""
         self.evictor.saw(pod)
+        if pod.node:
+            self.waker.forget(pod.uid)
         self.resizer.saw(pod)
 
     def gone(self, uid: str) -> None:
         """Take note that a pod is gone."""
         self.evictor.gone(uid)
+        self.waker.forget(uid)
         self.resizer.gone(uid)
 
     def _node(self, change: Change[WatchedNode]) -> None:
@@ -122,6 +129,12 @@ class Duties:
         self.status.look_again(change.key.namespace, change.key.name)
 
     # ---- what the parts ask for --------------------------------------------------------------------------------------
+
+    def _fits(self, pod: PodView, ask: PodAsk) -> bool:
+        try:
+            return bool(self._books.filter(self.quotas.narrowed(pod, ask)).fitting)
+        except QuotaRefused:
+            return False
 
     def _card(self, node: str, uuid: str) -> CardKind | None:
         state = self._books.nodes.get(node)

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from partage.scheduler.quota.feed import QuotaFeed
     from partage.scheduler.tell import Tell
     from partage.scheduler.views import WatchedPod
+    from partage.scheduler.wake import Waker
     from partage.scheduler.watch import Watch
 
 ASKS_MAX: Final = 20_000  # of pods between filter and bind
@@ -87,6 +88,7 @@ class Extender:
         binder: Binder,
         quotas: QuotaFeed,
         evictor: Evictor,
+        waker: Waker,
         tell: Tell,
         clock: Clock,
         term: Term,
@@ -97,6 +99,7 @@ class Extender:
         self._binder = binder
         self._quotas = quotas
         self._evictor = evictor
+        self._waker = waker
         self._tell = tell
         self._clock = clock
         self._term = term
@@ -130,6 +133,7 @@ class Extender:
             self._reserve(self._asks[ask.uid] or ask, found.fitting)
         elif not found.fitting:
             self._tell.pending(ask, found)
+            self._waker.refused(args.pod, ask)
         return candidates.answer(found.fitting, refused)
 
     def _found(self, pod: PodView, ask: PodAsk, nodes: Sequence[str]) -> Filtered:

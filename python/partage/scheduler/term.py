@@ -78,6 +78,7 @@ class Reign:
             watch=self.watch,
             quotas=self.duties.quotas,
             evictor=self.duties.evictor,
+            waker=self.duties.waker,
             binder=self.binder,
             tell=self.tell,
             clock=clock,
