@@ -234,7 +234,7 @@ class NodeAgent:
         return policy.devices[0].memory if policy.is_open else 0
 
     def until(self, condition: Callable[[], object], what: str, seconds: float = 30) -> None:
-        """Return once `condition()` holds of its hand-overs, CDI specs, log, or kubelet's word: seen when those change."""
+        """Return once `condition()` holds of its hand-overs, CDI specs, log or kubelet's word: as those change."""
         end = deadline(seconds)
         with Changes((self.root, self.cluster.node.cdi, self.process.log, DEVICE_PLUGINS)) as changes:
             while not condition():
