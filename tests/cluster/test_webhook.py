@@ -192,7 +192,7 @@ def test_settings_are_read_again(site: Site) -> None:
         body = probe({GPU: 1, MEMORY: 1})
         assert site.create(body)["spec"]["schedulerName"] == "first"
         for text, logged, scheduler in (
-            ("shceduler: second\n", "the nearest is 'scheduler'", "first"),
+            ("schedulre: second\n", "the nearest is 'scheduler'", "first"),
             ("scheduler: second\n", '"live":["scheduler"]', "second"),
         ):
             file.write_text(text)
