@@ -84,6 +84,8 @@ def test_shares_of_metax_cards(limits: dict[str, Any], memory: int | None, cores
         ({"metax-tech.com/sgpu": 1, "metax-tech.com/vcore": 101}, "metax-tech.com/vcore"),
         ({"aws.amazon.com/neuroncore": 129}, "aws.amazon.com/neuroncore"),
         ({"enflame.com/vgcu": 1, "enflame.com/vgcu-percentage": 101}, "enflame.com/vgcu-percentage"),
+        ({"enflame.com/drs-gcu": 2, "enflame.com/vgcu-percentage": 50}, "enflame.com/vgcu-percentage"),
+        ({"enflame.com/gcu-memory": 8, "enflame.com/vgcu-percentage": 50}, "enflame.com/vgcu-percentage"),
         ({"kunlunxin.com/xpu": 1, "kunlunxin.com/vxpu": 1}, "kunlunxin.com/vxpu and kunlunxin.com/xpu"),
         ({**gpu(), "metax-tech.com/sgpu": 1}, "metax-tech.com/sgpu and nvidia.com/gpu"),
     ],

@@ -1,7 +1,7 @@
 """What a container asks of Enflame GCUs.
 
 enflame.com/gcu             whole cards
-enflame.com/vgcu            shares; enflame.com/vgcu-percentage: percent of each, absent: 100
+enflame.com/vgcu            shares; enflame.com/vgcu-percentage: percent of each, absent: 100; not beside a slice
 enflame.com/drs-gcu         a slice of one card, so many parts of it; or the smallest that has
 enflame.com/gcu-memory      GB (above 96: MiB), and
 enflame.com/gcu-core        percent
@@ -51,6 +51,9 @@ def read(asked: Requested, _annotations: Mapping[str, str], _options: AskOptions
 
 def _slice(asked: Requested) -> Amounts | None:
     """Return a slice of one card: by its parts, or by what it is to have at least."""
+    if PERCENTAGE in asked:
+        accepted = f"a percentage is of a share ({SHARES}); a slice is so many parts, or what {MEMORY} and {CORES} say"
+        asked.note(PERCENTAGE, f"'{asked.written(PERCENTAGE)}' beside a slice", accepted, "leave one of the two out")
     parts = asked.integer(SLICE, PARTS_MAX, "how many parts of a card")
     amount = asked.integer(MEMORY, INT32_MAX, f"GB up to {GB_MAX}, MiB above")
     cores = asked.integer(CORES, PERCENT, "percent of a card")
