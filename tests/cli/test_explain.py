@@ -353,7 +353,7 @@ def test_other_workloads_and_what_is_no_manifest() -> None:
 
 def run(monkeypatch: pytest.MonkeyPatch, command: Any, *arguments: str, stdin: str = "") -> tuple[int, str]:
     world = World([node("n", 1)]).look(pod_json(gpu=1, gpumem=1000))
-    monkeypatch.setattr(reading, "read_cluster", lambda _kubeconfig, _context: world)
+    monkeypatch.setattr(reading, "read_cluster", lambda *_: world)
     result = CliRunner().invoke(command, arguments, input=stdin, standalone_mode=False)
     if result.exception is not None:
         raise result.exception

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import click
@@ -12,6 +13,12 @@ from partage.model import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+#: Of commands that read pods as the scheduler does.
+config_option = click.option(
+    "--config",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The scheduler's file, by which pods are read; else the cluster's own, else the defaults.",
+)
 P = ParamSpec("P")
 T = TypeVar("T")
 

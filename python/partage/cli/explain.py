@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Final
 import click
 import msgspec
 
-from partage.cli.cluster_options import cluster_options, needs_cluster
+from partage.cli.cluster_options import cluster_options, config_option, needs_cluster
 from partage.cli.explaining import explain_pod, lines
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from partage.cli.cluster import ClusterLook
     from partage.cli.explaining import Explanation
 
 NODES: Final = 5
@@ -24,12 +27,20 @@ def explain() -> None:
 @explain.command(short_help="Say why a pod waits, and what would make it fit.")
 @click.argument("pod", metavar="[NAMESPACE/]NAME")
 @cluster_options
+@config_option
 @click.option(
     "--nodes", default=NODES, show_default=True, help="Of so many nodes, the best first, every card is shown."
 )
 @click.option("--output", "-o", type=click.Choice(["text", "json"]), default="text", help="Text, or all of it as JSON.")
 def pod(  # noqa: PLR0913 -- one parameter an option
-    pod: str, *, kubeconfig: str | None, context: str | None, namespace: str, nodes: int, output: str
+    pod: str,
+    *,
+    kubeconfig: str | None,
+    context: str | None,
+    namespace: str,
+    config: Path | None,
+    nodes: int,
+    output: str,
 ) -> None:
     """Say where the pod NAME is placed, or which nodes and cards refuse it for what, and what would be enough.
 
@@ -38,8 +49,15 @@ def pod(  # noqa: PLR0913 -- one parameter an option
     with needs_cluster("explain"):
         from partage.cli.cluster import read_cluster  # noqa: PLC0415 -- its packages may not be there
     where, _, name = pod.rpartition("/")
-    look = read_cluster(kubeconfig, context)
+    look = read_cluster(kubeconfig, context, config)
+    tell_note(look)
     show([explain_pod(look, look.pod(where or namespace, name))], nodes=nodes, output=output)
+
+
+def tell_note(look: ClusterLook) -> None:
+    """Say on standard error where pods are not read as an administrator decided, since that was not to be found."""
+    if look.ask.note:
+        click.echo(f"note: {look.ask.note}", err=True)
 
 
 def show(said: list[Explanation], *, nodes: int, output: str) -> None:

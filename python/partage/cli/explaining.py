@@ -162,7 +162,7 @@ def _notes(pod: WatchedPod) -> tuple[str, ...]:
 def _waiting(look: ClusterLook, pod: PodView, *, notes: tuple[str, ...]) -> Explanation:
     subject = pod.subject
     try:
-        ask = read_ask(pod)
+        ask = read_ask(pod, look.ask.options)
     except AskError as error:
         return Explanation(subject, "invalid", problems=tuple(map(str, error.problems)), notes=notes)
     if ask is None:

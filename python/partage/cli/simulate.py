@@ -6,22 +6,32 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
-from partage.cli.cluster_options import cluster_options, needs_cluster
+from partage.cli.cluster_options import cluster_options, config_option, needs_cluster
 from partage.cli.exit_codes import ExitCode
-from partage.cli.explain import show
+from partage.cli.explain import show, tell_note
 from partage.cli.simulating import place_all
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from partage.cli.explaining import Explanation
 
 
 @click.command(short_help="Say where the pods of a file would go.")
 @click.option("--filename", "-f", "file", type=click.File("rb"), required=True, help="YAML or JSON; - is stdin.")
 @cluster_options
+@config_option
 @click.option("--nodes", default=1, show_default=True, help="Of so many nodes, the best first, every card is shown.")
 @click.option("--output", "-o", type=click.Choice(["text", "json"]), default="text", help="Text, or all of it as JSON.")
 def simulate(  # noqa: PLR0913 -- one parameter an option
-    *, file: IO[bytes], kubeconfig: str | None, context: str | None, namespace: str, nodes: int, output: str
+    *,
+    file: IO[bytes],
+    kubeconfig: str | None,
+    context: str | None,
+    namespace: str,
+    config: Path | None,
+    nodes: int,
+    output: str,
 ) -> int:
     """Place the pods of FILE one after the other on the cluster as it is now, and say where or why not.
 
@@ -32,7 +42,9 @@ def simulate(  # noqa: PLR0913 -- one parameter an option
         from partage.cli.cluster import read_cluster  # noqa: PLC0415 -- their packages may not be there
         from partage.cli.manifests import pods_of  # noqa: PLC0415
     pods = pods_of(file.read(), getattr(file, "name", "stdin"), namespace)
-    said = place_all(read_cluster(kubeconfig, context), pods)
+    look = read_cluster(kubeconfig, context, config)
+    tell_note(look)
+    said = place_all(look, pods)
     show(said, nodes=nodes, output=output)
     return _code(said)
 

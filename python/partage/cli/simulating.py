@@ -25,7 +25,7 @@ def place_all(look: ClusterLook, pods: Iterable[PodView]) -> list[Explanation]:
     for pod in pods:
         one = explain_new(look, pod)
         said.append(one)
-        ask = read_ask(pod) if one.state == "fits" else None
+        ask = read_ask(pod, look.ask.options) if one.state == "fits" else None
         if ask is not None:
             with contextlib.suppress(ShareRefused):  # between the two nothing changes; the books say it all the same
                 look.books.reserve(look.quotas.narrowed(pod, ask), one.node, 0.0)
