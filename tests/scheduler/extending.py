@@ -27,6 +27,8 @@ from tests.cluster.scheduling import node, share_pod
 from tests.kube.support import FakeClock
 
 if TYPE_CHECKING:
+    from lightkube.resources.events_v1 import Event
+
     from partage.kube import Client
 
 Json = dict[str, Any]
@@ -50,6 +52,7 @@ class FakeApi:
     next: deque[tuple[Answer, bool]] = field(default_factory=deque)  # answer, and whether it happens all the same
     reads: int = 0
     writes: list[Json] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
     read_fails: int = 0
 
     def add(self, pod: Json, uid: str) -> Json:
@@ -89,8 +92,8 @@ class FakeApi:
     async def patch(self, resource: type, name: str, body: Json, **_: object) -> None:
         self.writes.append(body)
 
-    async def create(self, obj: object) -> None:
-        pass
+    async def create(self, obj: Event) -> None:
+        self.events.append(obj)
 
 
 class Desk:

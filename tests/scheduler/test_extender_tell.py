@@ -7,9 +7,12 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+from partage.kube.events import QUEUE_MAX
 from partage.model import names
-from partage.scheduler.tell import AGAIN_S, REFRESH_S, Subject
+from partage.scheduler.bind import BindOrder
+from partage.scheduler.tell import AGAIN_S, FRESH_S, REFRESH_S, SUCCESSES, Subject
 from tests.cluster.scheduling import node
+from tests.kube.support import until
 from tests.scheduler.extending import Desk
 
 if TYPE_CHECKING:
@@ -136,5 +139,58 @@ def test_what_a_pod_was_told_before_this_term_is_turned_too() -> None:
             assert await desk.bind(pod, desk.choose(pod)) == ""
             (condition,) = await written(desk)
         assert condition["status"] == "True"
+
+    asyncio.run(play())
+
+
+def place(desk: Desk, *numbers: int) -> None:
+    for number in numbers:
+        desk.tell.placed(BindOrder(f"uid-{number}", "default", f"p{number}", "a"), 10)
+
+
+async def told_of(desk: Desk, count: int) -> list[str]:
+    """The pods of which events tell, once there are so many."""
+    await until(lambda: len(desk.api.events) >= count)
+    return [one.regarding.name or "" for one in desk.api.events if one.regarding is not None]
+
+
+def test_of_many_placed_pods_the_newest_are_told_first_and_none_late() -> None:
+    async def play() -> None:
+        desk = small_cluster()
+        for number in range(2 * QUEUE_MAX):
+            place(desk, number)
+        assert desk.tell.dropped == QUEUE_MAX, "the oldest made room"
+        begin = desk.clock.time
+        async with told(desk):
+            await until(lambda: desk.tell.dropped + len(desk.api.events) == 2 * QUEUE_MAX)
+            names_told = await told_of(desk, 1)
+        most = SUCCESSES.burst + FRESH_S * SUCCESSES.per_s
+        assert names_told[:3] == [f"p{2 * QUEUE_MAX - 1 - number}" for number in range(3)]
+        assert most - 2 <= len(names_told) <= most + 2
+        assert desk.clock.time - begin <= FRESH_S + 1
+
+    asyncio.run(play())
+
+
+def test_a_pod_that_is_gone_is_not_told_of() -> None:
+    async def play() -> None:
+        desk = small_cluster()
+        place(desk, 1, 2, 3)
+        desk.extender.gone("uid-2")
+        async with told(desk):
+            assert await told_of(desk, 2) == ["p3", "p1"]
+        assert desk.tell.dropped == 1
+
+    asyncio.run(play())
+
+
+def test_refusals_go_before_successes() -> None:
+    async def play() -> None:
+        desk = small_cluster()
+        place(desk, *range(5))
+        for number in range(60):  # more than go at once
+            desk.filter(desk.pod(f"waits-{number}", memory=40_960))
+        async with told(desk):
+            assert (await told_of(desk, 65))[:60] == [f"waits-{number}" for number in range(60)]
 
     asyncio.run(play())

@@ -7,7 +7,9 @@
 `event` only notes and never waits or fails. The same event (object, reason, message) told again is a series of the one
 that was sent: its count is written at most every `series_s` seconds. Writes are bounded twice: `burst` at once and
 `per_s` after that over everything, and so for every single object, so that a container that starts fifty times a minute
-drowns nobody else. What finds no room is dropped, and the log says so; an event is news, not a record.
+drowns nobody else. What finds no room is dropped, and the log says so; an event is news, not a record. A rate with
+`fresh_s` is for news that is worth little later: the newest goes first, and what waited longer is dropped. A recorder
+made `after` another writes only while that one has nothing to write.
 """
 
 from __future__ import annotations
@@ -44,13 +46,17 @@ log = structlog.get_logger("partage.kube")
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """So many writes at once and so many a second after that; of one object likewise; repetitions every `series_s`."""
+    """So many writes at once and so many a second after that; of one object likewise; repetitions every `series_s`.
+
+    `fresh_s`: the newest goes first, and none that is older than that; None: all go, in their order.
+    """
 
     burst: int = 25
     per_s: float = 5.0
     object_burst: int = 10
     object_per_s: float = 1 / 30
     series_s: float = 30.0
+    fresh_s: float | None = None
 
 
 class _Key(NamedTuple):
@@ -102,8 +108,15 @@ class _Memory:
 class EventRecorder:
     """Sends events for one component; owned by one event loop."""
 
-    def __init__(
-        self, client: Client, component: str, *, instance: str, rate: Rate | None = None, clock: Clock | None = None
+    def __init__(  # noqa: PLR0913 -- all are named
+        self,
+        client: Client,
+        component: str,
+        *,
+        instance: str,
+        rate: Rate | None = None,
+        clock: Clock | None = None,
+        after: EventRecorder | None = None,
     ) -> None:
         self._client = client
         self._component = component
@@ -114,6 +127,9 @@ class EventRecorder:
         self._whole = _Bucket(self._rate.burst, self._clock.now())
         self._queue: OrderedDict[_Key, None] = OrderedDict()
         self._wake = asyncio.Event()
+        self._after = after
+        self._idle = asyncio.Event()
+        self._idle.set()
         self._number = 0
         self.dropped = 0
 
@@ -140,11 +156,19 @@ class EventRecorder:
             await self._wake.wait()
             self._wake.clear()
             while self._queue:
-                key, _ = self._queue.popitem(last=False)
-                series = self._memory.series.get(key)
-                if series is not None:
-                    series.queued = False
-                    await self._write(key, series)
+                if self._after is not None:
+                    await self._after.wait_idle()
+                await self._write_next()
+            self._idle.set()
+
+    async def wait_idle(self) -> None:
+        """Return once nothing waits to be written."""
+        await self._idle.wait()
+
+    def forget(self, uid: str) -> None:
+        """Drop what was not written yet about an object that is gone."""
+        for key in [key for key in self._queue if key.uid == uid]:
+            self._leave_out(key, "its object is gone")
 
     # ---- how ---------------------------------------------------------------------------------------------------------
 
@@ -170,16 +194,43 @@ class EventRecorder:
         if not due or series.queued:
             return
         if len(self._queue) >= QUEUE_MAX:
-            self._drop(key, "the queue is full")
-            return
+            if self._rate.fresh_s is None:
+                self._drop(key, "the queue is full")
+                return
+            self._leave_out(next(iter(self._queue)), "newer ones came")
         series.queued = True
         self._queue[key] = None
+        self._idle.clear()
         self._wake.set()
+
+    def _leave_out(self, key: _Key, why: str) -> None:
+        """Take one that was not written out of the queue."""
+        del self._queue[key]
+        series = self._memory.series.get(key)
+        if series is not None:
+            series.queued = False
+        self._drop(key, why)
 
     def _drop(self, key: _Key, why: str) -> None:
         self.dropped += 1
         if self.dropped & (self.dropped - 1) == 0:  # the 1st, 2nd, 4th, 8th …: no flood of lines either
             log.warning("event dropped", reason=key.reason, uid=key.uid, note=key.note, why=why, dropped=self.dropped)
+
+    async def _write_next(self) -> None:
+        """Write the one whose turn it is, if any is left: while a recorder waits, objects go."""
+        fresh_s = self._rate.fresh_s
+        if not self._queue:
+            return
+        key, _ = self._queue.popitem(last=fresh_s is not None)
+        series = self._memory.series.get(key)
+        if series is None:
+            self._drop(key, "forgotten among many")
+            return
+        series.queued = False
+        if fresh_s is not None and self._clock.now() - series.heard_at > fresh_s:
+            self._drop(key, "old by now")
+            return
+        await self._write(key, series)
 
     async def _write(self, key: _Key, series: _Series) -> None:
         now, rate = self._clock.now(), self._rate

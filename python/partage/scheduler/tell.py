@@ -8,7 +8,8 @@ The condition's reason is the code that refuses most nodes, its message says how
 nearest, what it lacks and what would help. All of this only notes and returns: the extender never waits for it. A pod
 that is placed at once costs no write beside the event; one that waits costs one, one more when it is placed, and one
 each time another code comes to the front (at most every `AGAIN_S`) or the numbers are old (`REFRESH_S`). What finds no
-room is dropped, and counted.
+room is dropped, and counted. Refusals go before successes, of which the newest go first: where many pods are placed at
+once, those of the others, of pods that are gone and of pods placed more than `FRESH_S` ago are dropped.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ QUEUE_MAX: Final = 10_000
 KNOWN_MAX: Final = 50_000
 CODES_MAX: Final = 6
 FAILURES: Final = Rate(burst=50, per_s=10.0)
-SUCCESSES: Final = Rate(burst=20, per_s=4.0)  # kube-scheduler tells of every one: ours adds the score
+FRESH_S: Final = 60.0
+SUCCESSES: Final = Rate(burst=20, per_s=4.0, fresh_s=FRESH_S)  # kube-scheduler tells of every one: ours adds the score
 INVALID: Final = "InvalidRequest"
 PLACED: Final = "Placed"
 
@@ -105,7 +107,9 @@ class Tell:
         self._client = client
         self._clock = clock
         self._failures = EventRecorder(client, COMPONENT, instance=instance, rate=FAILURES, clock=clock)
-        self._successes = EventRecorder(client, COMPONENT, instance=instance, rate=SUCCESSES, clock=clock)
+        self._successes = EventRecorder(
+            client, COMPONENT, instance=instance, rate=SUCCESSES, clock=clock, after=self._failures
+        )
         self._tells_success = tells_success
         self._said: OrderedDict[str, _Said] = OrderedDict()
         self._queue: OrderedDict[str, Verdict] = OrderedDict()
@@ -178,6 +182,7 @@ class Tell:
         """Forget a pod that is gone."""
         self._said.pop(uid, None)
         self._queue.pop(uid, None)
+        self._successes.forget(uid)
 
     async def run(self) -> None:
         """Write what was told until cancelled."""
