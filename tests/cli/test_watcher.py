@@ -177,6 +177,33 @@ def test_less_overhead_is_believed_the_second_time(scene):
     assert scene.look().overhead == 0
 
 
+def test_the_overhead_goes_with_the_last_process(scene):
+    child = subprocess.Popen(["sleep", "600"])
+    scene.tenant.take(0, pid=child.pid, start=start_time(child.pid))
+    scene.tenant.charge(0, 100)
+    scene.nvml.seen = {child.pid: 100 * UNIT + GIB}
+    assert scene.look().overhead == GIB
+    scene.nvml.seen = {}
+    child.kill()
+    child.wait()
+    scene.tenant.die(0)
+    scene.watcher.settle()
+    assert read_policy(scene.path).devices[0].overhead == 0
+    charge_myself(scene, 100)
+    scene.nvml.seen = {os.getpid(): 100 * UNIT + 12345}
+    assert scene.look().overhead == 12345, "the one before says nothing about the next"
+
+
+def test_an_overhead_that_another_watcher_left_goes_where_nobody_holds_anything(scene):
+    scene.policy.update(lambda policy: policy.changed(UUID, overhead=GIB))
+    scene.tenant.take(0, start=1)  # nobody can be found, and the lock is held
+    scene.watcher.step()
+    assert read_policy(scene.path).devices[0].overhead == GIB, "who has the lock may hold the memory"
+    scene.tenant.die(0)
+    scene.watcher.step()
+    assert read_policy(scene.path).devices[0].overhead == 0
+
+
 def test_a_context_seen_alone_and_twice_becomes_the_estimate(scene):
     charge_myself(scene, 100, context=100)
     scene.nvml.seen = {os.getpid(): 300 * UNIT}

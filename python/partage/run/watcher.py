@@ -12,8 +12,9 @@ every four while it uses nothing.
 
 The overhead is never negative. An estimate that was too high stands in the ledger until its context goes, and goes with
 it at once; a negative overhead would stay behind until the next look, and for so long lift the limit by as much. So a
-correction may push a container past its limit and never lifts it. What can go wrong: the tenant truncates its ledger
-(its own loss: the watcher closes the policy), NVML does not answer (the last overhead stays).
+correction may push a container past its limit and never lifts it. With the last process it goes. What can go wrong:
+the tenant truncates its ledger (its own loss: the watcher closes the policy), NVML does not answer (the last overhead
+stays).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from __future__ import annotations
 import os
 import selectors
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -103,6 +104,7 @@ class Watcher:
         self._words: dict[str, tuple[int, float]] = {}  # by device: what it was, and since when for sure
         self._read_at: dict[str, float] = {}  # by device: when the reading that was used last was begun
         self._before: dict[str, tuple[int, int | None]] = {}  # the last reading: overhead, a context alone
+        self._has_overhead = True  # in the policy, for all we know: it may be another watcher's
 
     def timeout(self) -> float | None:
         """Return the seconds until `step` has work even if nothing happens; None where only events matter."""
@@ -146,7 +148,9 @@ class Watcher:
                 self._heard_at = self._now()
                 self._correct_in = CORRECT_FIRST_S
             self._pace(snapshot)
-            if news or self._now() >= self._correct_at:
+            if not self._processes:
+                self._end_overhead()
+            elif news or self._now() >= self._correct_at:
                 self._correct(snapshot)
             self._audit(snapshot)
         except LedgerError as error:
@@ -276,7 +280,7 @@ class Watcher:
         self._corrected_at = self._now()
         self._correct_at = self._corrected_at + self._correct_in
         self._correct_in = min(2 * self._correct_in, CORRECT_LAST_S)
-        if self._usage is None or not self._processes:
+        if self._usage is None:
             return
         seen: dict[str, Reading] = {}
         for device in before.devices:
@@ -289,6 +293,16 @@ class Watcher:
             if device.uuid in seen and now.word == device.word:
                 self._read_at[device.uuid] = seen[device.uuid].began_at
                 self._correct_device(before, index, seen[device.uuid].memory)
+
+    def _end_overhead(self) -> None:
+        """Take the overhead away that the last process left: nobody holds anything, whatever NVML would say."""
+        if not self._has_overhead or self._ledger.read().slots:  # who cannot be found may hold what it held
+            return
+        self._policy.update(
+            lambda policy: replace(policy, devices=tuple(replace(device, overhead=0) for device in policy.devices))
+        )
+        self._before = {uuid: (0, context) for uuid, (_, context) in self._before.items()}
+        self._has_overhead = False
 
     def _young(self, uuid: str) -> float:
         """Return the moment after which a reading must begin to tell us something new about the ledger as it is."""
@@ -318,6 +332,7 @@ class Watcher:
         self._before[uuid] = (overhead, context)
 
         changes: dict[str, int | None] = {}
+        self._has_overhead = True
 
         def change(policy: Policy) -> Policy:
             present = policy.device(uuid)
