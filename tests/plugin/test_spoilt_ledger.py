@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import queue
-from contextlib import closing
-from typing import TYPE_CHECKING
+from contextlib import AsyncExitStack, closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import structlog
 
 from partage.model import names
 from partage.run.handover import HandOver
+from partage.run.watcher import Watcher
 from partage.shm import Policy, PolicyDevice, PolicyFile, create_ledger, create_turns
 from partage_plugin import front
+from partage_plugin.monitor import hub as hub_room
 from partage_plugin.monitor.hub import Hub
 from tests.plugin.test_handover import run
-from tests.plugin.test_life import policy, started, until
-from tests.plugin.world import GI, World, part, share
+from tests.plugin.test_life import policy, process_in, started, until
+from tests.plugin.world import GI, Cards, World, part, share
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from pathlib import Path
+
+    from partage.devices.backend import ContainerEdits
+    from partage.model.grant import GrantShare
 
 UUID = "GPU-a"
 PATIENCE_S = 30
@@ -50,6 +60,96 @@ def test_the_watcher_says_once_whose_ledger_it_was(tmp_path: Path) -> None:
     assert names_told == {"spoilt", "too"}
     assert told.empty()
     assert [entry.policy().is_open for entry in entries] == [False, True, False]
+
+
+def test_one_that_is_spoilt_before_it_is_watched_is_closed_and_said_once(tmp_path: Path) -> None:
+    """As after a restart of the agent; nobody else is watched, so nothing is due any more."""
+    told: queue.Queue[tuple[str, str]] = queue.Queue()
+    hub = Hub(lambda: None, on_closed=lambda *what: told.put(what))
+    entry, later = hand_over(tmp_path / "spoilt"), hand_over(tmp_path / "later")
+    with entry.ledger_path.open("r+b") as file:
+        file.write(b"\xff" * 4096)
+    hub.start()
+    try:
+        hub.add(entry)
+        name, why = told.get(timeout=PATIENCE_S)
+        assert (name, "magic" in why, entry.policy().is_open) == ("spoilt", True, False)
+        hub.add(later)
+        run(until(later.is_locked))  # the thread lives
+    finally:
+        hub.stop()
+    assert told.empty()
+    assert later.policy().is_open
+
+
+def test_one_that_cannot_be_opened_now_is_not_spoilt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenant may hold a lease on it, which the kernel ends; it is said once and tried again."""
+    tries: list[HandOver] = []
+
+    def watcher(entry: HandOver, *rest: Any, **more: Any) -> Watcher:
+        tries.append(entry)
+        return Watcher(entry, *rest, **more)
+
+    monkeypatch.setattr(hub_room, "RETRY_S", 0.01)
+    monkeypatch.setattr(hub_room, "Watcher", watcher)
+    told: queue.Queue[tuple[str, str]] = queue.Queue()
+    hub = Hub(lambda: None, on_closed=lambda *what: told.put(what))
+    entry = hand_over(tmp_path / "leased")
+    away = entry.ledger_path.rename(tmp_path / "away")
+    with structlog.testing.capture_logs() as said:
+        hub.start()
+        try:
+            hub.add(entry)
+            run(until(lambda: len(tries) > 2))
+            away.rename(entry.ledger_path)
+            run(until(entry.is_locked))
+        finally:
+            hub.stop()
+    assert told.empty()
+    assert entry.policy().is_open
+    assert len(said) == 1
+
+
+class Slow(Cards):
+    """Prepares when it is let."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may: Callable[[], bool] = lambda: True
+
+    async def prepare(self, shares: Sequence[GrantShare]) -> ContainerEdits:
+        await until(self.may)
+        return await super().prepare(shares)
+
+
+@pytest.mark.parametrize("closed_first", [True, False], ids=["closed-while-rebuilt", "closed-after"])
+def test_one_that_was_spoilt_while_the_agent_was_away_is_closed_and_said(tmp_path: Path, closed_first: bool) -> None:
+    async def go() -> None:
+        world = World(tmp_path)
+        world.backend = backend = Slow()
+        async with world.running():
+            entry = await started(world, "u1", app=part(share(memory=GI)))
+        ledger = world.places.root / entry.name / "ledger"
+        loop = asyncio.get_running_loop()
+        hub = Hub(lambda: None, on_closed=lambda *what: loop.call_soon_threadsafe(agent.ledger_spoilt, *what))
+        await world.kubelet.start()
+        async with process_in(ledger), AsyncExitStack() as ends:
+            ledger.write_bytes(b"\xff" * ledger.stat().st_size)
+            ends.push_async_callback(world.kubelet.stop)
+            ends.callback(hub.stop)
+            world.watch = hub  # type: ignore[assignment]
+            if closed_first:
+                hub.start()
+                backend.may = lambda: not policy(world, entry).is_open
+            agent = await ends.enter_async_context(world.agent())
+            await world.kubelet.registered()
+            if not closed_first:
+                hub.start()
+            await until(lambda: not policy(world, entry).is_open)
+            await until(lambda: world.told.conditions["pod-u1", names.CONDITION_ENFORCED][0] is False)
+            assert world.told.conditions["pod-u1", names.CONDITION_ENFORCED][1] == front.LEDGER_SPOILT
+
+    run(go())
 
 
 def test_it_is_said_on_its_pod(tmp_path: Path) -> None:

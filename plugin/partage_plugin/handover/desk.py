@@ -259,22 +259,29 @@ class Desk:
         if claim.name in self._held and not self._store.entry(claim.name).path.is_dir():
             self._drop(claim.name)  # somebody removed it: what we have open of it reaches nobody
         ledger = self._store.ledger_inode(claim.name)
+        was_open = True
+
+        def carry(present: Policy) -> Policy:
+            nonlocal was_open
+            was_open = present.is_open
+            return carried_over(policy, present)
+
         try:
             entry = self._store.ensure(claim.name)
             self._cdi.write(claim.name, edits)
             held = self._held.get(claim.name)
             file = PolicyFile.open(entry.policy_path) if held is None else held.file
             try:
-                written = file.update(lambda present: carried_over(policy, present))
+                written = file.update(carry)
             except PolicyError:
                 if held is None:
                     file.close()
                 raise
         except (HandOverError, PolicyError) as error:
             raise Refused(NOT_WRITTEN, error) from error
-        if claim.name in self._held and self._store.ledger_inode(claim.name) != ledger:
-            self._watch.remove(claim.name)  # what its tenant spoilt was made anew: nobody runs under the old one
         is_new = claim.name not in self._held
+        if not is_new and (not was_open or self._store.ledger_inode(claim.name) != ledger):
+            self._watch.remove(claim.name)  # its tenant spoilt the ledger: it is another one now, or is found so anew
         held = Held(entry, file, written, claim.pod.uid, claim.pod.full_name, claim.container, part, grant.gen)
         ungated = self._take_up(held)
         if ungated is not None:  # it would launch past the turns of others

@@ -4,8 +4,8 @@ The watcher itself is the one of `partage run` (partage.run.watcher); here its e
 hundred containers cost one thread's sleep. The agent's loop adds and removes, and never waits for this thread: NVML may
 take milliseconds on a busy card, and kubelet's calls must not feel that. One agent runs on
 a node, so a lock on a ledger's byte of the watcher is its tenant's, and keeps nobody off. What can go wrong: a ledger
-that its tenant spoilt (the watcher closes the container, and `on_closed` hears why, in that thread), a policy that
-cannot be opened for now (tried again).
+that its tenant spoilt, before or while it is watched (the container is closed, and `on_closed` hears why, in that
+thread), a policy or a ledger that cannot be opened for now (tried again).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from partage.model import PartageError
+from partage.model import LedgerBusyError, LedgerError, PartageError
 from partage.run.watcher import Watcher
 from partage.shm import Doorbells, PolicyFile
 
@@ -52,15 +52,26 @@ class _Watched:
         self.policy: PolicyFile | None = None
         self.due = 0.0
         self.is_told = False  # that it was closed, and why
+        self.late = ""  # why it could not begin yet, as it was said last
 
-    def begin(self, nvml: Nvml | None, bells: Doorbells) -> None:
-        """Start watching; raises PartageError and leaves nothing open then."""
+    def begin(self, nvml: Nvml | None, bells: Doorbells) -> str:
+        """Start watching; return why the container was closed instead where its ledger is spoilt.
+
+        Raises PartageError where neither can be done now; nothing is left open then.
+        """
         with contextlib.ExitStack() as half_made:
             policy = PolicyFile.open(self.entry.policy_path)
             half_made.callback(policy.close)
-            self.watcher = Watcher(self.entry, policy, nvml, sole=True, bells=bells)
+            try:
+                self.watcher = Watcher(self.entry, policy, nvml, sole=True, bells=bells)
+            except LedgerBusyError:
+                raise
+            except LedgerError as error:
+                policy.shut()
+                return str(error)
             self.policy = policy
             half_made.pop_all()
+        return ""
 
     def end(self) -> None:
         """Let everything go."""
@@ -143,9 +154,8 @@ class Hub:
 
     def _timeout(self) -> float | None:
         """Return the seconds until the first watcher has work of its own; None where none will."""
-        if not self._watched:
-            return None
-        return max(0.0, min(watched.due for watched in self._watched.values()) - self._now())
+        due = min((watched.due for watched in self._watched.values()), default=math.inf)
+        return None if due == math.inf else max(0.0, due - self._now())
 
     def _round(self, ready: list[tuple[selectors.SelectorKey, int]]) -> None:
         rung = {key.data for key, _ in ready if key.data is not None}
@@ -164,11 +174,14 @@ class Hub:
             watcher.step()
         except PartageError as error:
             log.warning("a watcher cannot go on for now", hand_over=watched.entry.name, error=str(error))
-        if watcher.trouble and not watched.is_told:
-            watched.is_told = True
-            self._on_closed(watched.entry.name, watcher.trouble)
+        self._tell(watched, watcher.trouble)
         timeout = watcher.timeout()
         watched.due = math.inf if timeout is None else together(self._now() + timeout, timeout)
+
+    def _tell(self, watched: _Watched, trouble: str) -> None:
+        if trouble and not watched.is_told:
+            watched.is_told = True
+            self._on_closed(watched.entry.name, trouble)
 
     def _add(self, entry: HandOver) -> None:
         if entry.name not in self._watched:
@@ -177,13 +190,19 @@ class Hub:
 
     def _begin(self, watched: _Watched) -> None:
         try:
-            watched.begin(self._nvml, self._bells)
+            trouble = watched.begin(self._nvml, self._bells)
         except PartageError as error:
-            log.warning("a hand-over cannot be watched yet", hand_over=watched.entry.name, error=str(error))
+            if str(error) != watched.late:
+                log.warning("a hand-over cannot be watched yet", hand_over=watched.entry.name, error=str(error))
+            watched.late = str(error)
             watched.due = self._now() + RETRY_S
             return
-        if watched.watcher is not None:
-            self._selector.register(watched.watcher.selector, selectors.EVENT_READ, watched.entry.name)
+        if watched.watcher is None:
+            log.warning("ledger cannot be used; the container is closed", error=trouble)
+            self._tell(watched, trouble)
+            watched.due = math.inf
+            return
+        self._selector.register(watched.watcher.selector, selectors.EVENT_READ, watched.entry.name)
         watched.due = 0.0
 
     def _remove(self, name: str) -> None:

@@ -5,6 +5,7 @@
     ├── ShareRefused        a share that cannot be promised: no such device, or the card is already promised
     ├── PolicyError         a policy file is missing, foreign, torn or corrupt
     ├── LedgerError         a ledger or turns file is missing, foreign, truncated or corrupt
+    │   └── LedgerBusyError it cannot be opened for now, whatever is in it
     ├── DeviceError         the driver's libraries cannot be loaded or do not answer
     ├── LaunchError         a program cannot be started with a share, or was started without the library
     ├── NotFoundError       no hand-over, profile or fault of that name
@@ -57,6 +58,10 @@ class PolicyError(PartageError):
 
 class LedgerError(PartageError):
     """A ledger or turns file cannot be used; whatever it says is not believed."""
+
+
+class LedgerBusyError(LedgerError):
+    """A ledger cannot be opened for now (a lease on it, no descriptor left); that says nothing of what is in it."""
 
 
 class DeviceError(PartageError):

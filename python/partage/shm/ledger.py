@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from partage import locks
 from partage._abi import ffi, lib
-from partage.model.errors import LedgerError
+from partage.model.errors import LedgerBusyError, LedgerError
 from partage.shm.files import OPEN_FLAGS
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ _HIGH: Final[int] = ffi.offsetof("struct ptg_ledger", "high")
 _FEW: Final = 8  # slots that are read at once; seldom are more in use
 READ_SIZE: Final[int] = _HEADER + _FEW * _SLOT  # what a look reads, as a rule
 _BELL: Final[int] = ffi.offsetof("struct ptg_ledger", "doorbell")
+_AGAIN: Final = "end what holds it, or free descriptors and memory; the node agent tries again"
 _FAREWELLS: Final = 100  # rings to end the listener, 10 ms apart
 
 
@@ -219,9 +220,9 @@ def read_ledger(path: Path) -> Ledger:
 class WatchedLedger:
     """A ledger that this process watches: reclaims dead slots, names host pids, waits at the doorbell.
 
-    Holds the byte PTG_LOCK_WATCH; raises LedgerError where somebody else watches already or the file is not a ledger.
-    `sole`: the caller knows by other means that nobody else watches, as the agent does, whose tenants could hold the
-    byte themselves; it then goes on without.
+    Holds the byte PTG_LOCK_WATCH; raises LedgerBusyError where somebody else watches already or the file cannot be
+    opened, LedgerError where it is not a ledger. `sole`: the caller knows by other means that nobody else watches, as
+    the agent does, whose tenants could hold the byte themselves; it then goes on without.
     """
 
     def __init__(self, path: Path, *, sole: bool = False) -> None:
@@ -230,7 +231,8 @@ class WatchedLedger:
         try:
             self._fd = os.open(path, os.O_RDWR | OPEN_FLAGS)
         except OSError as error:
-            raise _defect(str(path), error.strerror or error, "a file that we may change") from error
+            value = error.strerror or error
+            raise LedgerBusyError(f"ledger {path}", value, "a file that we may change", _AGAIN) from error
         self._data = b""  # that was read last, and what it says
         self._snapshot: Ledger | None = None
         with contextlib.ExitStack() as half_made:
@@ -243,14 +245,17 @@ class WatchedLedger:
 
     def _open(self) -> None:
         if not locks.try_lock(self._fd, lib.PTG_LOCK_WATCH) and not self._sole:
-            raise _defect(str(self.path), "watched by another process", "one watcher a ledger")
+            raise LedgerBusyError(f"ledger {self.path}", "watched by another process", "one watcher a ledger", _AGAIN)
         self.read()
         if lib.ptg_guard_install() < 0:
-            raise _defect(str(self.path), "no SIGBUS guard", "a handler that can be installed")
+            raise LedgerBusyError(f"ledger {self.path}", "no SIGBUS guard", "a handler that can be installed", _AGAIN)
         try:
             self._map = mmap.mmap(self._fd, SIZE)
-        except (ValueError, OSError) as error:  # cut since it was read
+        except ValueError as error:  # cut since it was read
             raise _defect(str(self.path), f"cannot be mapped ({error})", f"{SIZE} bytes") from error
+        except OSError as error:
+            value = f"cannot be mapped ({error})"
+            raise LedgerBusyError(f"ledger {self.path}", value, f"room for {SIZE} bytes", _AGAIN) from error
         self._shared = ffi.from_buffer(self._map)
 
     def read(self) -> Ledger:
