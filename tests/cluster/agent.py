@@ -28,6 +28,7 @@ from tests.cluster.changes import Changes, deadline, left
 from tests.cluster.cleanup import DEVICE_PLUGINS
 from tests.cluster.controlplane import free_port
 from tests.cluster.images import BUILD, TOP
+from tests.cluster.process import POLL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -156,6 +157,13 @@ class NodeAgent:
                     whose = f"{sample.labels['pod']}/{sample.labels['container']}"
                     found.setdefault(sample.name, {})[whose] = sample.value
         return found
+
+    def until_told(self, series: str, whose: str, value: float, seconds: float = 30) -> None:
+        """Return once its figures say so: nobody announces them, they are read anew every few seconds."""
+        end = deadline(seconds)
+        while (told := self.metrics().get(series, {}).get(whose)) != value:
+            assert left(end) > 0, f"{series} of {whose} is {told}, not {value}, after {seconds:g} s"
+            time.sleep(POLL)
 
     def said(self, condition: Callable[[str], bool], what: str, seconds: float = 30) -> None:
         """Return once its log says so."""

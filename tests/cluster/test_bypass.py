@@ -2,7 +2,7 @@
 
 Limited: refused at the container's own limit. Past: gets more than its limit; nothing inside a process can see these
 ways. A process in which the library is not at all is seen from outside: by the card's use against what the shares
-account for; a neighbour keeps its own. Nothing: it does not come to the card at all.
+account for, and by its container's figures; a neighbour keeps its own. Nothing: it does not come to the card at all.
 """
 
 from __future__ import annotations
@@ -137,8 +137,10 @@ def test_a_static_program_is_seen_on_the_card(agent: NodeAgent, box: Namespace, 
     namespace.wait_log("static", "ready")
     view = agent.top()
     device = next(device for device in view["devices"] if device["index"] == CARD)
-    accounted = sum(row["used"] or 0 for row in view["shares"] if row["uuid"] == agent.uuids[CARD] and row["processes"])
+    accounted = sum(row["used"] or 0 for row in view["shares"] if row["uuid"] == agent.uuids[CARD])
     assert device["used"] - accounted > MORE - 100 * MI, (device, accounted)
+    agent.until_told("partage_container_hooked", "static/app", 0)
+    assert agent.metrics()["partage_container_hooked"]["beside/app"] == 1
     neighbour = next(row for row in view["shares"] if row["owner"] == f"{namespace.name}/beside/app")
     assert neighbour["state"] == "open"
     is_limited(box.exec("box", *GREEDY).stdout)
