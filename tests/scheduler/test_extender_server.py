@@ -260,7 +260,7 @@ def test_k15_c094_updates_told_again_and_out_of_order_change_nothing() -> None:
             at.add_pod("last")
             await until(lambda: reign.watch.pod("uid-last"))
             assert reign.books.nodes["n1"].memory == before
-            assert reign.audit() == []
+            assert await reign.audit() == []
 
     asyncio.run(play())
 
@@ -276,9 +276,9 @@ def test_an_audit_finds_what_the_books_lost() -> None:
             reign = at.service.reign
             assert reign is not None
             await until(lambda: "uid-p" in reign.books.pods)
-            assert reign.audit() == []
+            assert await reign.audit() == []
             reign.books.drop_pod("uid-p")
-            assert [one.node for one in reign.audit()] == ["n1"]
+            assert [one.node for one in await reign.audit()] == ["n1"]
             assert reign.differences == 1
 
     asyncio.run(play())

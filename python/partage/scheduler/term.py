@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from partage.model import names
-from partage.scheduler.audit import differences
+from partage.scheduler.audit import audit
 from partage.scheduler.bind import Binder
 from partage.scheduler.books import Books
 from partage.scheduler.duties import Duties
@@ -137,9 +137,9 @@ class Reign:
             await self._world.clock.sleep(TIDY_S)
             await self.extender.settle()
 
-    def audit(self) -> list[Difference]:
+    async def audit(self) -> list[Difference]:
         """Count the books anew, from the API's objects alone; return where they differ from those that are kept."""
-        found = differences(self.books, *self.watch.facts())
+        found = await audit(self.books, self.watch)
         self.audits += 1
         self.differences = len(found)
         return found
@@ -147,6 +147,6 @@ class Reign:
     async def _audit(self) -> None:
         while True:
             await self._world.clock.sleep(self._world.audit_s)
-            found = self.audit()
+            found = await self.audit()
             if found:
                 log.error("the books differ from a recount", differences=[str(one) for one in found][:20])

@@ -13,6 +13,7 @@ event on the node and in the books' refusals, and everything else goes on.
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from typing import TYPE_CHECKING, Protocol
 
 import structlog
@@ -22,7 +23,7 @@ from partage.scheduler.facts_of import node_facts, pod_facts
 from partage.scheduler.views import WatchedNode, WatchedPod
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from partage.kube import Client, Clock
     from partage.scheduler.facts import NodeFacts, PodFacts
@@ -55,6 +56,8 @@ class Watch:
         self._pods: Informer[WatchedPod] = Informer(client, WatchedPod, clock=clock)
         self._told: dict[str, PodFacts] = {}
         self._told_nodes: dict[str, NodeFacts] = {}
+        #: How often a pod came to a node or went from one.
+        self.moves = 0
         self._nodes.subscribe(self._node)
         self._pods.subscribe(self._pod)
         self.on_pod: Callable[[WatchedPod], None] = lambda _: None
@@ -101,10 +104,23 @@ class Watch:
         """Node -> what is wrong with what it says of its cards."""
         return {name: facts.problem for name, facts in self._told_nodes.items() if facts.problem}
 
-    def facts(self) -> tuple[list[NodeFacts], list[PodFacts]]:
-        """Return all that the API server has for the books now, made anew from its objects: for an audit."""
-        pods = [facts for pod in self._pods if (facts := pod_facts(pod)) is not None]
-        return [node_facts(node) for node in self._nodes], pods
+    def node_names(self) -> Iterable[str]:
+        """Return the names of all nodes."""
+        return [node.name for node in self._nodes]
+
+    def bound(self) -> dict[str, list[str]]:
+        """Return node -> UIDs of the pods that are bound to it, as long as `moves` is what it is."""
+        found: defaultdict[str, list[str]] = defaultdict(list)
+        for pod in self._pods:
+            if pod.node:
+                found[pod.node].append(pod.uid)
+        return found
+
+    def facts(self, nodes: Iterable[str], uids: Iterable[str]) -> tuple[list[NodeFacts], list[PodFacts]]:
+        """Return what the API server has of these nodes and pods now, made anew from its objects: for an audit."""
+        there = [node for name in nodes if (node := self._nodes.named("", name)) is not None]
+        pods = [pod for uid in uids if (pod := self._pods.get(uid)) is not None]
+        return list(map(node_facts, there)), [facts for pod in pods if (facts := pod_facts(pod)) is not None]
 
     def _node(self, change: Change[WatchedNode]) -> None:
         name = change.object.name
@@ -123,6 +139,8 @@ class Watch:
 
     def _pod(self, change: Change[WatchedPod]) -> None:
         uid, pod = change.key.uid, change.object
+        if change.kind == "deleted" or change.old is None or change.old.node != pod.node:
+            self.moves += 1
         if change.kind == "deleted":
             if self._told.pop(uid, None) is not None:
                 self._books.drop_pod(uid)
