@@ -238,7 +238,7 @@ class SharesFront:
             if self._is_no_more(pod, entry.name):
                 continue
             try:
-                self._store.ensure(entry.name)
+                self._store.ensure(entry.name, may_run=True)
             except HandOverError as error:
                 if pod is not None:
                     self._refused(pod, Refused(NOT_WRITTEN, error))
@@ -248,7 +248,7 @@ class SharesFront:
                 self._desk.adopt(entry.name, pod_uid=entry.pod_uid, pod=entry.pod_uid, container=entry.container)
                 continue
             self._restore_whole_cards(pod, checkpoint)
-            yield Claim(entry.name, pod, entry.container, len(entry.ids))
+            yield Claim(entry.name, pod, entry.container, len(entry.ids), may_run=True)
 
     def _is_no_more(self, pod: Pod | None, name: str) -> bool:
         """Whether nothing is to be made whole: the pod has ended, or is gone and a reboot took what it had here."""

@@ -122,8 +122,13 @@ class Slow(Cards):
         return await super().prepare(shares)
 
 
+@pytest.mark.parametrize("has_process", [True, False], ids=["process", "no-process"])
 @pytest.mark.parametrize("closed_first", [True, False], ids=["closed-while-rebuilt", "closed-after"])
-def test_one_that_was_spoilt_while_the_agent_was_away_is_closed_and_said(tmp_path: Path, closed_first: bool) -> None:
+def test_one_that_was_spoilt_while_the_agent_was_away_is_closed_and_said(
+    tmp_path: Path, closed_first: bool, has_process: bool
+) -> None:
+    """It stays the one that its container has mounted, until that is started anew."""
+
     async def go() -> None:
         world = World(tmp_path)
         world.backend = backend = Slow()
@@ -131,23 +136,34 @@ def test_one_that_was_spoilt_while_the_agent_was_away_is_closed_and_said(tmp_pat
             entry = await started(world, "u1", app=part(share(memory=GI)))
         ledger = world.places.root / entry.name / "ledger"
         loop = asyncio.get_running_loop()
-        hub = Hub(lambda: None, on_closed=lambda *what: loop.call_soon_threadsafe(agent.ledger_spoilt, *what))
+
+        def closed(name: str, why: str) -> None:
+            loop.call_soon_threadsafe(agent.ledger_spoilt, name, why)
+
+        def enforced() -> tuple[bool, str]:
+            return world.told.conditions["pod-u1", names.CONDITION_ENFORCED][:2]
+
+        hub = Hub(lambda: None, on_closed=closed)
         await world.kubelet.start()
-        async with process_in(ledger), AsyncExitStack() as ends:
-            ledger.write_bytes(b"\xff" * ledger.stat().st_size)
+        async with AsyncExitStack() as ends:
             ends.push_async_callback(world.kubelet.stop)
             ends.callback(hub.stop)
             world.watch = hub  # type: ignore[assignment]
-            if closed_first:
-                hub.start()
-                backend.may = lambda: not policy(world, entry).is_open
-            agent = await ends.enter_async_context(world.agent())
-            await world.kubelet.registered()
-            if not closed_first:
-                hub.start()
-            await until(lambda: not policy(world, entry).is_open)
-            await until(lambda: world.told.conditions["pod-u1", names.CONDITION_ENFORCED][0] is False)
-            assert world.told.conditions["pod-u1", names.CONDITION_ENFORCED][1] == front.LEDGER_SPOILT
+            async with process_in(ledger) if has_process else AsyncExitStack():
+                ledger.write_bytes(b"\xff" * ledger.stat().st_size)
+                if closed_first:
+                    hub.start()
+                    backend.may = lambda: not policy(world, entry).is_open
+                agent = await ends.enter_async_context(world.agent())
+                await world.kubelet.registered()
+                if not closed_first:
+                    hub.start()
+                await until(lambda: not policy(world, entry).is_open)
+                await until(lambda: enforced() == (False, front.LEDGER_SPOILT))
+            await world.kubelet.pre_start(entry)
+            assert policy(world, entry).is_open
+            assert enforced()[0]
+            await until(HandOver(ledger.parent).is_watched)
 
     run(go())
 

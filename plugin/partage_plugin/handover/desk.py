@@ -66,12 +66,13 @@ class Watch(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A hand-over and whose it is; `seats`: how many ids kubelet gave for it."""
+    """A hand-over and whose it is; `seats`: how many ids kubelet gave for it; `may_run`: its container, already."""
 
     name: str
     pod: Pod
     container: str
     seats: int
+    may_run: bool = False
 
 
 @dataclass(slots=True)
@@ -267,7 +268,7 @@ class Desk:
             return carried_over(policy, present)
 
         try:
-            entry = self._store.ensure(claim.name)
+            entry = self._store.ensure(claim.name, may_run=claim.may_run)
             self._cdi.write(claim.name, edits)
             held = self._held.get(claim.name)
             file = PolicyFile.open(entry.policy_path) if held is None else held.file

@@ -77,15 +77,18 @@ class Store:
             raise
         return entry
 
-    def ensure(self, name: str) -> HandOver:
-        """Make whatever of a hand-over is missing or spoilt, a closed policy included; raises HandOverError."""
+    def ensure(self, name: str, *, may_run: bool = False) -> HandOver:
+        """Make whatever of a hand-over is missing or spoilt, a closed policy included; raises HandOverError.
+
+        `may_run`: its container may be running already, and what it has mounted is the ledger that is there.
+        """
         entry = self.entry(name)
         with self._translated(entry.path):
             if not entry.path.is_dir():
                 self._whole.discard(name)
                 entry.path.mkdir(mode=0o755, exist_ok=True)
                 entry.path.chmod(0o755)  # whatever the umask is
-            self._ensure_ledger(entry)
+            self._ensure_ledger(entry, may_run=may_run)
             if name in self._whole:
                 return entry
             turns = entry.path / names.TURNS_FILE
@@ -100,14 +103,14 @@ class Store:
             self._whole.add(name)
         return entry
 
-    def _ensure_ledger(self, entry: HandOver) -> None:
+    def _ensure_ledger(self, entry: HandOver, *, may_run: bool) -> None:
         """Keep the ledger there is: it is mounted over by its file, and a running container would lose a new one."""
         with contextlib.suppress(FileNotFoundError):
             found = entry.ledger_path.lstat()
             if stat.S_ISREG(found.st_mode) and found.st_size >= LEDGER_SIZE and self._is_ledger(entry):
                 return
-            if entry.is_slot_held():
-                return  # its tenant spoilt it and runs: its own harm
+            if entry.is_slot_held() or (may_run and self._was_opened(entry)):
+                return  # its tenant spoilt it and runs: its own harm, which the watcher finds
             entry.ledger_path.unlink()
         create_ledger(entry.ledger_path, [])
         entry.ledger_path.chmod(0o666)  # containers run as any user
@@ -121,6 +124,11 @@ class Store:
             lib.PTG_LEDGER_LAYOUT,
             LEDGER_SIZE,
         )
+
+    def _was_opened(self, entry: HandOver) -> bool:
+        """Whether a container was let run under it: one that is half made is closed."""
+        policy = self._policy_of(entry)
+        return policy is not None and bool(policy.devices)
 
     @staticmethod
     def _policy_of(entry: HandOver) -> Policy | None:
