@@ -72,7 +72,11 @@ CASES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     ),
     "a scheduler under two names": (
         {"scheduler": {"alsoKnownAs": ["hami-scheduler"]}},
-        ("- schedulerName: hami-scheduler", "- schedulerName: partage-scheduler"),
+        (
+            "- schedulerName: hami-scheduler",
+            "- schedulerName: partage-scheduler",
+            "    schedulers:\n    - partage-scheduler\n    - hami-scheduler\n",
+        ),
     ),
     "an API server that reaches no pods": (
         {"webhook": {"service": {"externalName": "hook.example", "port": 8443}, "timeoutSeconds": 5}},

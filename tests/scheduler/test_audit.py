@@ -1,5 +1,5 @@
-"""We test these aspects of the audit: others work while it counts, what changes meanwhile is no difference, and what the
-books lost is found wherever it is."""
+"""We test these aspects of the audit: others work while it counts, what changes meanwhile is no difference, and what
+the books lost is found wherever it is."""
 
 from __future__ import annotations
 

@@ -82,7 +82,9 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene(patience_s: float = 0.0) -> AsyncIterator[Scene]:
+async def scene(
+    patience_s: float = 0.0, schedulers: frozenset[str] = frozenset({names.SCHEDULER})
+) -> AsyncIterator[Scene]:
     clock, leader = FakeClock(jumps=True), Scripted()
     async with ApiServer().running() as api, client_of(api, clock) as client, Poster(api.config()) as poster:
         world = World(
@@ -94,6 +96,7 @@ async def scene(patience_s: float = 0.0) -> AsyncIterator[Scene]:
             reserved_s=1e12,  # this clock jumps
             audit_s=0,
             tells_success=True,
+            schedulers=schedulers,
         )
         service = SchedulerService(leader, world, patience_s=patience_s)
         async with TestClient(TestServer(application(service, MIB))) as http:
@@ -261,6 +264,32 @@ def test_k15_c094_updates_told_again_and_out_of_order_change_nothing() -> None:
             await until(lambda: reign.watch.pod("uid-last"))
             assert reign.books.nodes["n1"].memory == before
             assert await reign.audit() == []
+
+    asyncio.run(play())
+
+
+def events_of(at: Scene) -> list[dict[str, Any]]:
+    return [one for path, one in at.api.objects.items() if "/events.k8s.io/" in path]
+
+
+def test_a_pod_with_shares_that_names_another_scheduler_is_told_so_once() -> None:
+    async def play() -> None:
+        async with scene(schedulers=frozenset({names.SCHEDULER, "known"})) as at:
+            at.add_node("n1")
+            pod = at.add_pod("stray", schedulerName="volcano")
+            at.add_pod("known", schedulerName="known")
+            at.add_pod("ours")
+            at.add_pod("plain", schedulerName="volcano", containers=[{"name": "app", "image": "none"}])
+            await at.lead(1)
+            await until(lambda: events_of(at))
+            again = json.loads(json.dumps(pod)) | {"status": {"phase": "Pending"}}
+            at.api.put("/api/v1/namespaces/default/pods/stray", again)
+            await at.lead(2)  # which lists the pod anew
+            at.add_pod("stray-2", schedulerName="volcano")
+            await until(lambda: len(events_of(at)) == 2)
+        told = [(one["regarding"]["uid"], one["reason"], one["type"], "series" in one) for one in events_of(at)]
+        assert told == [(f"uid-{name}", "OtherScheduler", "Warning", False) for name in ("stray", "stray-2")]
+        assert "schedulerName is volcano" in events_of(at)[0]["note"]
 
     asyncio.run(play())
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
@@ -133,16 +134,26 @@ class EventRecorder:
         self._number = 0
         self.dropped = 0
 
-    def event(
-        self, about: ObjectReference, reason: str, message: str, *, warning: bool = False, action: str = "Reconcile"
+    def event(  # noqa: PLR0913 -- all but the first three are named
+        self,
+        about: ObjectReference,
+        reason: str,
+        message: str,
+        *,
+        warning: bool = False,
+        action: str = "Reconcile",
+        once: bool = False,
     ) -> None:
-        """Tell that something happened to an object; `reason` is one word in CamelCase, `message` a sentence."""
+        """Tell that something happened to an object; `reason` is one word in CamelCase, `message` a sentence.
+
+        `once`: whoever tells it too, after a restart or from another replica, makes the same event and no second one.
+        """
         note = _cut(message, NOTE_MAX)
         key = _Key(about.uid or about.name or "", "Warning" if warning else "Normal", reason, note)
         now, date = self._clock.now(), self._clock.date()
         series = self._memory.series.get(key)
         if series is None or now - series.heard_at > FORGET_S:
-            series = _Series(self._made(about, key, action, date), 0, date, now)
+            series = _Series(self._made(about, key, action, date, once=once), 0, date, now)
             self._memory.series[key] = series
         self._memory.series.move_to_end(key)
         _forget(self._memory.series)
@@ -172,9 +183,11 @@ class EventRecorder:
 
     # ---- how ---------------------------------------------------------------------------------------------------------
 
-    def _made(self, about: ObjectReference, key: _Key, action: str, date: datetime) -> Event:
+    def _made(self, about: ObjectReference, key: _Key, action: str, date: datetime, *, once: bool) -> Event:
         self._number += 1
         suffix = f".{int(date.timestamp() * 1e6):x}{self._number:x}"
+        if once:
+            suffix = "." + sha256("\0".join(key).encode()).hexdigest()[:16]
         name = (about.name or "object")[: NAME_MAX - len(suffix)] + suffix
         return Event(
             metadata=ObjectMeta(name=name, namespace=about.namespace or "default"),

@@ -99,6 +99,7 @@ async def _serve(settings: Settings) -> None:
             reserved_s=settings.books.reservation_seconds,
             audit_s=settings.books.audit_seconds,
             tells_success=settings.placed_events,
+            schedulers=frozenset(settings.schedulers),
         )
         service = SchedulerService(leader, world, patience_s=settings.extender.patience_seconds)
         extender, metrics = settings.extender, settings.metrics

@@ -84,6 +84,10 @@ class Settings(Section, frozen=True, kw_only=True):
     instance: Annotated[str, key("Name of this replica in events; empty: the pod's, or the machine's.")] = ""
     log_level: Annotated[Literal["debug", "info", "warning", "error"], key("The least that is logged.")] = "info"
     placed_events: Annotated[bool, key("Tell of every placed pod by an event, as many as there is room for.")] = True
+    schedulers: Annotated[
+        tuple[str, ...],
+        key("Schedulers that pods with shares may name: kube-scheduler's profiles. Of others their pods are told."),
+    ] = (names.SCHEDULER,)
     extender: ExtenderSettings = ExtenderSettings()
     leader: Annotated[
         Literal["follow", "always"],

@@ -3,6 +3,7 @@
     tell.pending(ask, found)        # event FilteringFailed and condition partage.io/Placed=False
     tell.placed(order, score)       # event BindingSucceed, and the condition turned where there was one
     tell.not_bound(order, why)      # event BindingFailed
+    tell.stray(pod)                 # event OtherScheduler: it asks for shares, and another scheduler is to place it
 
 The condition's reason is the code that refuses most nodes, its message says how many nodes lack what, which node comes
 nearest, what it lacks and what would help. All of this only notes and returns: the extender never waits for it. A pod
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from partage.model.pod import PodView
     from partage.scheduler.answers import Filtered
     from partage.scheduler.bind import BindOrder
+    from partage.scheduler.views import WatchedPod
 
 COMPONENT: Final = "partage.io/scheduler"
 AGAIN_S: Final = 30.0  # before another code is told
@@ -46,6 +48,8 @@ CODES_MAX: Final = 6
 FAILURES: Final = Rate(burst=50, per_s=10.0)
 FRESH_S: Final = 60.0
 SUCCESSES: Final = Rate(burst=20, per_s=4.0, fresh_s=FRESH_S)  # kube-scheduler tells of every one: ours adds the score
+STRAYS: Final = Rate(burst=20, per_s=2.0)
+STRAY: Final = "OtherScheduler"
 INVALID: Final = "InvalidRequest"
 PLACED: Final = "Placed"
 
@@ -110,6 +114,10 @@ class Tell:
         self._successes = EventRecorder(
             client, COMPONENT, instance=instance, rate=SUCCESSES, clock=clock, after=self._failures
         )
+        self._strays = EventRecorder(
+            client, COMPONENT, instance=instance, rate=STRAYS, clock=clock, after=self._failures
+        )
+        self._strayed: OrderedDict[str, None] = OrderedDict()
         self._tells_success = tells_success
         self._said: OrderedDict[str, _Said] = OrderedDict()
         self._queue: OrderedDict[str, Verdict] = OrderedDict()
@@ -126,7 +134,7 @@ class Tell:
     @property
     def dropped(self) -> int:
         """How many events and conditions found no room."""
-        return self._dropped + self._failures.dropped + self._successes.dropped
+        return self._dropped + self._failures.dropped + self._successes.dropped + self._strays.dropped
 
     def pending(self, ask: PodAsk, found: Filtered) -> None:
         """Say why no node takes a pod; nothing where that was said a moment ago."""
@@ -174,6 +182,19 @@ class Tell:
         """Say on a node that what it tells of its cards cannot be read."""
         self._failures.event(node_reference(node), "DevicesUnreadable", problem, warning=True, action="Reading")
 
+    def stray(self, pod: WatchedPod) -> None:
+        """Say once that a pod asks for shares and waits for a scheduler that gives none."""
+        if pod.uid in self._strayed:
+            return
+        self._strayed[pod.uid] = None
+        if len(self._strayed) > KNOWN_MAX:
+            self._strayed.popitem(last=False)
+        note = (
+            f"{pod.subject} asks for shares, but schedulerName is {pod.scheduler}: left alone; only {names.SCHEDULER} "
+            "gives shares, without its grant the containers do not start; make the pod anew without schedulerName"
+        )
+        self._strays.event(_subject(pod).reference, STRAY, note, warning=True, action="Scheduling", once=True)
+
     def waits_already(self, pod: Named, reason: str) -> None:
         """Take note of what a pod's condition said before this term, so that it is turned when the pod is placed."""
         self._said.setdefault(pod.uid, _Said(reason, self._clock.now()))
@@ -183,12 +204,15 @@ class Tell:
         self._said.pop(uid, None)
         self._queue.pop(uid, None)
         self._successes.forget(uid)
+        self._strays.forget(uid)
+        self._strayed.pop(uid, None)
 
     async def run(self) -> None:
         """Write what was told until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._failures.run(), name="events of failures")
             tasks.create_task(self._successes.run(), name="events of successes")
+            tasks.create_task(self._strays.run(), name="events of strays")
             tasks.create_task(self._write_all(), name="conditions")
 
     # ---- how ---------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from partage.devices.ask import asks_for_shares
 from partage.model import names
 from partage.scheduler.audit import audit
 from partage.scheduler.bind import Binder
@@ -49,6 +50,7 @@ class World:
         reserved_s: float,
         audit_s: float,
         tells_success: bool,
+        schedulers: frozenset[str] = frozenset({names.SCHEDULER}),
     ) -> None:
         self.client = client
         self.poster = poster
@@ -58,6 +60,7 @@ class World:
         self.reserved_s = reserved_s
         self.audit_s = audit_s
         self.tells_success = tells_success
+        self.schedulers = schedulers
 
 
 class Reign:
@@ -124,6 +127,8 @@ class Reign:
         self.extender.saw(pod)
         self.duties.saw(pod)
         if not pod.node:
+            if pod.scheduler not in self._world.schedulers and asks_for_shares(pod):
+                self.tell.stray(pod)
             condition = pod.condition(names.CONDITION_PLACED)
             if condition is not None and condition.status == "False":
                 self.tell.waits_already(pod, condition.reason or "")

@@ -55,6 +55,10 @@ container of its own. Mounted at the same path, so the configuration is the one 
 {{- $config := dict "apiVersion" "config.partage.io/v1alpha1" "kind" "SchedulerConfiguration" "ask" .Values.ask
   "election" (dict "lease" (printf "%s/partage-scheduler" .Release.Namespace)
     "metrics" (printf "https://127.0.0.1:%d/metrics" (int .Values.scheduler.kubeScheduler.port))) -}}
+{{- with .Values.scheduler.alsoKnownAs -}}
+{{- $also := dig "schedulers" (list) $.Values.scheduler.config -}}
+{{- $_ := set $config "schedulers" (concat (list "partage-scheduler") . $also | uniq) -}}
+{{- end -}}
 {{ toYaml (merge $config (deepCopy .Values.scheduler.config)) }}
 {{- end -}}
 
