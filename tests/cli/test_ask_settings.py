@@ -14,12 +14,13 @@ from lightkube.resources.core_v1 import ConfigMap
 from partage.cli.ask_settings import AskSource, read_options
 from partage.cli.cluster import look_of
 from partage.cli.explain import tell_note
-from partage.cli.explaining import explain_new
+from partage.cli.explaining import explain_new, explain_pod
 from partage.cli.simulating import place_all
 from partage.devices.ask import DEFAULTS
 from partage.devices.requests import AskOptions
 from partage.model import KubeError, UsageError
 from partage.model.pod import PodView
+from partage.scheduler.views import WatchedPod
 from tests.cli.test_explain import node_object, pod_json
 from tests.scheduler.support import node
 
@@ -88,6 +89,15 @@ def test_where_nothing_is_found_the_defaults_are_named(capsys: pytest.CaptureFix
 def test_a_section_without_meaning_is_named(ask: str) -> None:
     with pytest.raises(UsageError, match="configmap partage-system/partage-scheduler"):
         read(shipped(ask))
+
+
+def test_a_further_name_of_the_scheduler_is_no_other_scheduler() -> None:
+    source = read(shipped("schedulers: [partage-scheduler, hami-scheduler]"))
+    pod = pod_json(gpu=1)
+    pod["spec"]["schedulerName"] = "hami-scheduler"
+    for ask, notes in ((source, 0), (read(shipped()), 1)):
+        look = look_of([node_object(node("n", 1))], [msgspec.convert(pod, WatchedPod)], [], ask)
+        assert len(explain_pod(look, look.pod("default", "a")).notes) == notes
 
 
 def test_commands_read_pods_by_it() -> None:

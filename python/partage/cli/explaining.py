@@ -113,7 +113,7 @@ def explain_pod(look: ClusterLook, pod: WatchedPod) -> Explanation:
     """Return what is to be said of a pod of the cluster."""
     if pod.node:
         return _placed(pod)
-    return _waiting(look, pod, notes=_notes(pod))
+    return _waiting(look, pod, notes=_notes(pod, look.ask.schedulers))
 
 
 def explain_new(look: ClusterLook, pod: PodView) -> Explanation:
@@ -145,10 +145,10 @@ def _placed(pod: WatchedPod) -> Explanation:
     return Explanation(pod.subject, "placed", tuple(asks), pod.node, notes=tuple(notes))
 
 
-def _notes(pod: WatchedPod) -> tuple[str, ...]:
+def _notes(pod: WatchedPod, schedulers: Collection[str]) -> tuple[str, ...]:
     """Return what keeps a pod waiting beside cards and quotas."""
     notes = []
-    if pod.scheduler != names.SCHEDULER:
+    if pod.scheduler not in schedulers:
         notes.append(f"spec.schedulerName is {pod.scheduler}: that scheduler decides; Partage's is {names.SCHEDULER}")
     gates = ", ".join(gate.name for gate in pod.spec.scheduling_gates or ())
     if gates:
