@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
     from tests.cluster.conftest import OpenControlPlane
 
-BURST = int(os.environ.get("PARTAGE_BURST", "500"))  # pods
-KILLS = int(os.environ.get("PARTAGE_LEADER_KILLS", "50" if os.environ.get("PARTAGE_SOAK") == "full" else "10"))
+IS_SOAK = os.environ.get("PARTAGE_SOAK") == "full"
+BURST = int(os.environ.get("PARTAGE_BURST", "500" if IS_SOAK else "100"))  # pods
+KILLS = int(os.environ.get("PARTAGE_LEADER_KILLS", "50" if IS_SOAK else "8"))  # each step twice
 PATIENCE_S = 120.0
 Json = dict[str, Any]
 
