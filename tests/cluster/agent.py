@@ -131,6 +131,14 @@ class NodeAgent:
         path.mkdir(exist_ok=True)
         return path
 
+    def wait_no_seats(self) -> None:
+        """Return once kubelet knows that the agent has ended: the next one's seats are not this one's."""
+
+        def gone(node: Json) -> bool:
+            return node["status"].get("allocatable", {}).get(RESOURCE, "0") == "0"
+
+        self.cluster.api.wait("nodes", self.cluster.node.name, gone, what=f"no {RESOURCE}", seconds=60)
+
     def wait_seats(self, count: int, seconds: float = 30) -> None:
         """Return once the node's allocatable shares are so many."""
 

@@ -137,3 +137,4 @@ def agent(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[NodeAgen
     made = NodeAgent(cluster, **getattr(request.module, "AGENT", {})).start()
     yield made
     made.process.kill(signal.SIGTERM)
+    made.wait_no_seats()

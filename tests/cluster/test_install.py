@@ -107,8 +107,12 @@ class Installed:
         return done.stdout
 
     def upgrade(self, **more: Any) -> None:
-        """Install, or upgrade; `more` over the values of this machine."""
-        self.helm("upgrade", "--install", "partage", str(CHART), "--create-namespace", values=self.values | more)
+        """Install, or upgrade; `more` over the values of this machine.
+
+        What other tests of the session made under the chart's names, accounts and policies, becomes the release's.
+        """
+        flags = ("--install", "--create-namespace", "--take-ownership")
+        self.helm("upgrade", "partage", str(CHART), *flags, values=self.values | more)
 
     def pods(self) -> dict[str, Json]:
         """Return the product's pods, by name."""

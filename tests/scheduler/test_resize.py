@@ -12,6 +12,7 @@ from lightkube.resources.core_v1 import ResourceQuota
 
 from partage.cli.cluster import quota_feed
 from partage.devices.ask import read_ask
+from partage.devices.requests import AskOptions
 from partage.model import KubeError, names
 from partage.model.grant import Grant, encode_grant, parse_grant
 from partage.model.hami_twin import ANNOTATION as TWIN
@@ -44,7 +45,7 @@ class World:
         self.applied_anyway = False
         self.bodies: list[Json] = []
         self.refusals: list[tuple[str, str, str]] = []
-        self.feed = quota_feed(self.books, {})
+        self.feed = quota_feed(self.books, {}, AskOptions())
         self.resizer = Resizer(cast("Any", self), self.books, self.feed, self.clock, self)
 
     def add(self, name: str, *, cards: int = 1, gib: int = 10, cores: int = 0, **annotations: str) -> WatchedPod:
