@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -131,12 +132,13 @@ class NodeAgent:
         path.mkdir(exist_ok=True)
         return path
 
-    def wait_no_seats(self) -> None:
-        """Return once kubelet knows that the agent has ended: the next one's seats are not this one's."""
+    def end(self) -> None:
+        """End it; return once kubelet knows that, so that the next agent's seats are not taken for this one's."""
 
         def gone(node: Json) -> bool:
-            return node["status"].get("allocatable", {}).get(RESOURCE, "0") == "0"
+            return bool(node["status"].get("allocatable", {}).get(RESOURCE, "0") == "0")
 
+        self.process.kill(signal.SIGTERM)
         self.cluster.api.wait("nodes", self.cluster.node.name, gone, what=f"no {RESOURCE}", seconds=60)
 
     def wait_seats(self, count: int, seconds: float = 30) -> None:

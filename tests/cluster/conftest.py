@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import secrets
-import signal
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -136,5 +135,4 @@ def agent(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[NodeAgen
     """The node agent for the tests of one file, as its `AGENT` wants it (fields of NodeAgent)."""
     made = NodeAgent(cluster, **getattr(request.module, "AGENT", {})).start()
     yield made
-    made.process.kill(signal.SIGTERM)
-    made.wait_no_seats()
+    made.end()

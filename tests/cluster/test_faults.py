@@ -96,7 +96,7 @@ def jumping(cluster: Cluster, place: Path) -> Iterator[tuple[NodeAgent, Clock]]:
     try:
         yield agent, clock
     finally:
-        agent.process.kill()
+        agent.end()
 
 
 def said_at(made: Json) -> datetime:
@@ -105,7 +105,7 @@ def said_at(made: Json) -> datetime:
 
 def test_a_clock_jump(agent: NodeAgent, cluster: Cluster, namespace: Namespace, tmp_path: Path) -> None:
     """A day forward, two days back: what runs goes on, new pods get their shares, what ends is cleaned up."""
-    agent.process.kill()
+    agent.end()
     with jumping(cluster, tmp_path) as (other, clock):
         started(other, namespace, "before", GI)
         for number, by in enumerate((DAY, -DAY)):
