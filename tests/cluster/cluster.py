@@ -173,6 +173,10 @@ class Cluster:
         """Return the API as the product's scheduler sees it: it binds pods, and it alone may write grants."""
         return self._scheduler
 
+    def forget_accounts(self) -> None:
+        """Make the product's scheduler's account anew when it is asked for: somebody took it away, its token with it."""
+        self.__dict__.pop("_scheduler", None)
+
     @cached_property
     def _scheduler(self) -> Api:
         rules: Sequence[Json] = (

@@ -148,6 +148,7 @@ def installed(cluster: Cluster, chart_tools: Binaries) -> Iterator[Installed]:
         yield made
     finally:
         made.helm("uninstall", "partage", "--wait", "--no-hooks")
+        cluster.forget_accounts()
 
 
 def test_the_agents_image_runs_in_a_container(installed: Installed, namespace: Namespace) -> None:
