@@ -174,7 +174,7 @@ class Cluster:
         return self._scheduler
 
     def forget_accounts(self) -> None:
-        """Make the product's scheduler's account anew when it is asked for: somebody took it away, its token with it."""
+        """Make the account of the product's scheduler anew when it is asked for next: it was taken away."""
         self.__dict__.pop("_scheduler", None)
 
     @cached_property
