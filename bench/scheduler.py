@@ -12,7 +12,8 @@ of 8 cards (`--smoke`: 300). Measured in one run:
 - ready again after a restart with 10,000 pods (500), and the memory then.
 
 One line sums it up. `--check` fails where a bound of the design is missed; with `--smoke` times do not count, for they
-are the machine's and of whatever else it does, which is why its load is printed beside them.
+are the machine's and of whatever else it does, which is why its load is printed beside them, and the ratio's bound is
+wide.
 """
 
 from __future__ import annotations
@@ -59,10 +60,11 @@ class Size:
     burst: int
     standing: int
     rounds: int
+    least_ratio: float
 
 
-FULL = Size(1250, 1000, 10_000, 2)
-SMOKE = Size(300, 250, 500, 2)
+FULL = Size(1250, 1000, 10_000, 2, 0.8)
+SMOKE = Size(300, 250, 500, 2, 0.5)  # some seconds each: other work does not meet both alike
 
 
 @dataclass(frozen=True)
@@ -185,7 +187,7 @@ class Bench:
         means = {name: sum(found) / len(found) for name, found in rates.items()}
         self.rows.append(Row("pods bound with ours", means["ours"], "1/s"))
         self.rows.append(Row("pods bound with an extender that only binds", means["idle"], "1/s"))
-        self.rows.append(Row("ratio of the two", means["ours"] / means["idle"], "", least=0.8))
+        self.rows.append(Row("ratio of the two", means["ours"] / means["idle"], "", least=self.size.least_ratio))
 
     def _handlers(self, ours: Replica, before: dict[str, float]) -> None:
         """Read the handlers' times off our own page: the bound of the bucket in which the quantile lies."""
