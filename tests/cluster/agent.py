@@ -123,8 +123,13 @@ class NodeAgent:
         argv = [sys.executable, "-m", "partage_plugin.main", *flags, *self.flags]
         self.process = node.run("agent", argv, self.environment)
         if wait:
+            self.process.until(self._is_listed, seconds=30, what="listed by kubelet", watch=[self.process.log])
             self.wait_seats(10 * len(self.uuids))
         return self
+
+    def _is_listed(self) -> bool:
+        """Whether kubelet asks this agent by now: the node's seats alone may still be those of an agent before it."""
+        return "kubelet lists" in self.process.said()
 
     @property
     def locks(self) -> Path:

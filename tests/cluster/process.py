@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 #: Directories where Debian keeps runc, ip and mount, whatever the caller's PATH.
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+STARTED = b"--- start: "  # before what a run writes into the log
 POLL = 0.05  # seconds between two looks at something that nobody announces
 
 
@@ -44,7 +45,7 @@ class Process:
         """Start it in a session of its own; its environment is PATH, HOME, the mark and what was given."""
         base = {"PATH": SYSTEM_PATH, "HOME": str(Path.home()), "LANG": "C.UTF-8", MARK: str(self.mark)}
         with self.log.open("ab") as log:
-            log.write(f"--- start: {' '.join(self.argv)}\n".encode())
+            log.write(STARTED + f"{' '.join(self.argv)}\n".encode())
             log.flush()
             self.running = subprocess.Popen(
                 list(self.argv),
@@ -75,6 +76,10 @@ class Process:
         with self.log.open("rb") as file:
             file.seek(max(0, self.log.stat().st_size - 400 * lines))
             return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:])
+
+    def said(self) -> str:
+        """Return what it has written since its last start."""
+        return self.log.read_bytes().rpartition(STARTED)[2].decode(errors="replace")
 
     def kill(self, number: int = signal.SIGKILL) -> None:
         """Send a signal and wait until it is gone; nothing where it is not running."""

@@ -148,6 +148,7 @@ def installed(cluster: Cluster, chart_tools: Binaries) -> Iterator[Installed]:
         yield made
     finally:
         made.helm("uninstall", "partage", "--wait", "--no-hooks")
+        made.wait_seats(0)
         cluster.forget_accounts()
 
 

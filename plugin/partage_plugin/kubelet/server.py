@@ -85,6 +85,7 @@ class DevicePlugin(api_pb2_grpc.DevicePluginServicer):
     ) -> AsyncIterator[api_pb2.ListAndWatchResponse]:
         """Yield the whole list of seats, and again at each change."""
         self._count(1)
+        log.info("kubelet lists")  # from here on it asks this agent and no former one
         try:
             told: tuple[seating.Seat, ...] | None = None
             while True:
