@@ -7,12 +7,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
+import pytest
 from lightkube.resources.core_v1 import PodEviction, PodStatus
 
 from partage.model import KubeError
 from partage.scheduler.books import Books
 from partage.scheduler.budgets import Budget, Budgets, Requirement
 from partage.scheduler.evict import KEEP_S, PLAN_S, Evictor
+from partage.scheduler.facts import PodFacts
 from partage.scheduler.views import WatchedPod
 from tests.kube.support import FakeClock, until
 from tests.scheduler.support import ask, node, place, want
@@ -194,19 +196,161 @@ def test_a_budget_that_allows_nothing_protects() -> None:
     assert world.evicted == []
 
 
-def test_an_eviction_that_is_refused_for_good_ends_the_plan() -> None:
+def test_an_eviction_that_is_refused_for_good_ends_the_plan_and_that_victim_is_left_alone() -> None:
+    world = full()
+    refused: list[str] = []
+    create = world.create
+
+    async def protects_one(obj: PodEviction, *, name: str, namespace: str) -> None:
+        refused.append(name)
+        world.refusals = [403] if refused.count(refused[0]) == len(refused) else []
+        await create(obj, name=name, namespace=namespace)
+
+    world.create = protects_one  # type: ignore[method-assign]
+
+    async def script() -> None:
+        world.want(100, 15)
+        await until(lambda: len(world.evicted) == 2)
+
+    play(world, script)
+    assert refused.count(refused[0]) == 1, "asked once, and then another plan is made"
+    assert refused[0] not in world.evicted
+    assert world.events.count(("winner", "PreemptionFailed")) == 1
+
+
+def test_where_nobody_can_be_evicted_the_place_is_nobodys() -> None:
     world = full()
 
     async def script() -> None:
-        world.refusals = [403]
+        world.refusals = [403] * 99
         world.want(100, 15)
-        await until(lambda: ("winner", "PreemptionFailed") in world.events)
+        await until(lambda: len(world.refusals) == 99 - 8 + 1)  # two are needed, one is left
         await settle()
 
     play(world, script)
     assert world.evicted == []
     world.end("low-0")
-    assert world.books.filter(ask(want(gib=6))).fitting == ["n"], "the place is nobody's"
+    assert world.books.filter(ask(want(gib=6))).fitting == ["n"]
+
+
+def test_a_pod_of_two_budgets_is_no_victim() -> None:
+    """The API server evicts none such: an error each time, and never room."""
+    world = World()
+    world.budgets = Budgets((Budget("default", "web", WEB, 5), Budget("default", "all", (), 5)))
+    world.add("both", 1, 40, app="web")
+    world.add("one", 2, 40)
+
+    async def script() -> None:
+        world.want(100, 30)
+        await until(lambda: world.evicted)
+
+    play(world, script)
+    assert world.evicted == ["one"]
+
+
+@pytest.mark.parametrize("loss", ["gone", "not ready", "card failed", "taken"])
+def test_k22_a_place_that_is_lost_is_not_waited_for(loss: str) -> None:
+    """Its node goes away or its card fails while victims end: another place is made at once."""
+    world = full()
+    world.books.set_node(node("unknown", 1))
+    for number in range(8):
+        world.add(f"far-{number}", 2, 10, on="unknown")
+
+    async def script() -> None:
+        world.want(100, 15)
+        await until(lambda: len(world.evicted) == 2)
+        if loss == "gone":
+            world.books.drop_node("n")
+        elif loss == "taken":
+            stranger = ask(want(gib=75), uid="stranger")
+            twin = f"GPU-n-0,NVIDIA,{75 << 10},0:;"
+            world.books.set_pod(PodFacts("stranger", "x", "s", node="n", twin=twin, order=stranger.shape.order))
+        else:
+            world.books.set_node(node("n", [{"health": loss == "not ready"}], ready=loss != "not ready"))
+        await until(lambda: world.clock.sleeping)
+        world.clock.advance(2)
+        await until(lambda: len(world.evicted) == 4)
+
+    play(world, script)
+    assert {uid.split("-")[0] for uid in world.evicted[2:]} == {"far"}
+    assert world.evictor.node_of("winner") == "unknown"
+    assert ("winner", "PreemptionFailed") in world.events
+    assert world.books.recount() == ()
+
+
+def test_nobody_goes_for_a_pod_that_was_deleted_and_is_kept_by_a_finalizer() -> None:
+    world = full()
+
+    async def script() -> None:
+        world.refusals = [429]
+        world.want(100, 15)
+        await until(lambda: world.clock.sleeping == 2)
+        meta = {"name": "winner", "namespace": "default", "uid": "winner", "deletionTimestamp": "2026-11-30T00:00:00Z"}
+        world.evictor.saw(msgspec.convert({"metadata": meta}, WatchedPod))
+        world.clock.advance(2)
+        await settle()
+
+    play(world, script)
+    assert world.evicted == []
+    assert world.books.nodes["n"].memory == [0], "and no place is kept for it"
+
+
+def test_a_place_holds_that_needs_a_pod_which_ends_anyway() -> None:
+    world = World()
+    world.add("ending", 1, 40)
+    world.add("low", 1, 40)
+    meta = {"name": "ending", "namespace": "default", "uid": "ending", "deletionTimestamp": "2026-11-30T00:00:00Z"}
+    world.pods["ending"] = msgspec.convert({"metadata": meta, "spec": {"nodeName": "n"}}, WatchedPod)
+
+    async def script() -> None:
+        world.want(100, 80)
+        await until(lambda: world.evicted)
+        world.end("low")
+        world.end("ending")
+        assert world.books.filter(ask(want(gib=1))).fitting == [], "nobody else gets it"
+
+    play(world, script)
+    assert world.evicted == ["low"], "who ends anyway is not evicted"
+
+
+def test_finished_pods_of_a_gang_are_left_in_peace() -> None:
+    world = World()
+    gang = {"partage.io/gang": "g"}
+    world.add("g1", 1, 80, **gang)
+    meta = {"name": "g2", "namespace": "default", "uid": "g2", "labels": gang}
+    done = {"metadata": meta, "spec": {"nodeName": "n", "priority": 1}, "status": {"phase": "Succeeded"}}
+    world.pods["g2"] = msgspec.convert(done, WatchedPod)
+
+    async def script() -> None:
+        world.want(100, 80)
+        await until(lambda: world.evicted)
+        await settle()
+
+    play(world, script)
+    assert world.evicted == ["g1"]
+
+
+def test_who_has_the_highest_priority_is_planned_for_first() -> None:
+    """Pods that nobody's end helps do not keep one waiting whom it does."""
+    world = full()
+    planned: list[str] = []
+    start = world.evictor._start
+
+    async def noted(pod: PodView, asked: PodAsk, nodes: Any) -> Any:
+        planned.append(asked.uid)
+        return await start(pod, asked, nodes)
+
+    world.evictor._start = noted  # type: ignore[assignment,method-assign]
+
+    async def script() -> None:
+        for number in range(20):
+            asked = replace(ask(want(gib=90 + number), uid=f"hopeless-{number}"), priority=2)
+            world.evictor.wanted(cast("PodView", watched(asked.uid, 2)), asked, None)
+        world.want(100, 15)
+        await until(lambda: len(planned) == 21)
+
+    play(world, script)
+    assert planned.index("winner") == 0
 
 
 def test_a_victim_that_is_gone_already_is_no_failure() -> None:

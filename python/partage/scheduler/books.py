@@ -186,15 +186,18 @@ class Books:
     def claim(self, ask: PodAsk, node: str, without: Sequence[str]) -> Placement:
         """Keep the place that a pod has on this node once these pods are gone from it: nobody else gets it then.
 
-        It holds beside a reservation, until `unclaim` or the pod's binding or end. Raises ShareRefused.
+        It holds beside a reservation, until `unclaim` or the pod's binding or end, in place of an earlier one. Raises
+        ShareRefused, and then there is none.
         """
-        self.unclaim(ask.uid)
-        state = self._nodes.get(node)
-        found = fits(state, ask.shape, without=(ask.uid, *without), defaults=self._defaults) if state else None
-        if not isinstance(found, Placement):
-            raise (found or Unfit(node, Code.NODE_UNKNOWN)).error(ask.subject)
-        self._claims.add(ask.uid)
-        self._put(_claim_of(ask.uid), node, _reserved(ask, found))
+        state, own = self._nodes.get(node), _claim_of(ask.uid)
+        found = fits(state, ask.shape, without=(ask.uid, own, *without), defaults=self._defaults) if state else None
+        if state is None or not isinstance(found, Placement):
+            self.unclaim(ask.uid)
+            raise (found if isinstance(found, Unfit) else Unfit(node, Code.NODE_UNKNOWN)).error(ask.subject)
+        use = _reserved(ask, found)
+        if state.pods.get(own) != use:
+            self._claims.add(ask.uid)
+            self._put(own, node, use)
         return found
 
     def unclaim(self, uid: str) -> None:

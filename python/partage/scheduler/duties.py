@@ -99,7 +99,7 @@ class Duties:
     def saw(self, pod: WatchedPod) -> None:
         """Take note of a pod as the watch shows it; called after the books were told."""
         self.evictor.saw(pod)
-        if pod.node:
+        if not pod.waits:
             self.waker.forget(pod.uid)
         self.resizer.saw(pod)
 

@@ -4,14 +4,16 @@ The extender calls `wanted` when no node takes a pod; all else happens in `run`,
 (`preempt.py`) first becomes a claim in the books, so that nobody else gets what the victims leave; then the victims are
 evicted through the API, which holds disruption budgets (what a budget refuses now is tried again while the plan lives),
 and the pod's `nominatedNodeName` says where it will go. The claim ends when the pod is bound or gone, when it
-fits elsewhere first, or `KEEP_S` after the last victim has gone. What can go wrong: an eviction is refused for good;
-the plan is given up, with an event on the pod, and nobody else is evicted for it.
+fits elsewhere first, or `KEEP_S` after the last victim has gone. What can go wrong: an eviction is refused for good, or
+the place is lost (its node goes, a card fails, somebody else binds a pod there). The plan is then given up, with an
+event on the pod, and another is made, without the victim that cannot go.
 """
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 import structlog
@@ -84,6 +86,7 @@ class Underway:
     ask: PodAsk
     plan: Preemption
     until: float
+    nodes: tuple[str, ...] | None  # that were asked about
     left: dict[str, Victim] = field(default_factory=dict)  # victims that are still there
     evicted: set[str] = field(default_factory=set)
 
@@ -115,6 +118,7 @@ class Evictor:
         self._queue: dict[str, tuple[PodView, PodAsk, tuple[str, ...] | None]] = {}
         self._tried_at: dict[str, float] = {}
         self._in_vain: dict[tuple[Shape, int], float] = {}
+        self._barred: dict[str, float] = {}  # pods whose eviction was refused for good: until when they are left alone
         self._underway: dict[str, Underway] = {}
         self._wake = asyncio.Event()
         self.evictions = 0
@@ -131,16 +135,15 @@ class Evictor:
         self._wake.set()
 
     def saw(self, pod: WatchedPod) -> None:
-        """Take note of a pod: the one for which room was made has its place."""
-        if pod.node and (pod.uid in self._underway or pod.uid in self._queue):
+        """Take note of a pod: the one for which room was made has its place, or needs none any more."""
+        if not pod.waits and (pod.uid in self._underway or pod.uid in self._queue):
             self._end(pod.uid)
 
     def gone(self, uid: str) -> None:
         """Take note that a pod is gone: a victim, or the one for which room was made."""
         self._end(uid)
         for underway in self._underway.values():
-            if underway.left.pop(uid, None) is not None and not underway.left:
-                underway.until = self._clock.now() + KEEP_S
+            self._is_gone(underway, uid)
 
     def node_of(self, uid: str) -> str | None:
         """Return where room is being made for a pod."""
@@ -157,17 +160,19 @@ class Evictor:
                 await self._wake.wait()
                 self._wake.clear()
                 while self._queue:
-                    uid = next(iter(self._queue))
+                    uid = max(self._queue, key=lambda uid: self._queue[uid][1].priority)
                     underway = await self._start(*self._queue[uid])
                     self._queue.pop(uid, None)
                     if underway is not None:
                         tasks.create_task(self._carry_out(underway))
 
     async def _look_after(self) -> None:
-        """End plans whose time is up, and nominate for the others: kube-scheduler takes that back when it tries."""
+        """End plans whose time or place is up, and nominate for the others: kube-scheduler takes that back."""
         while True:
             await self._clock.sleep(AGAIN_S)
             for underway in list(self._underway.values()):
+                if not self._is_on(underway) or not self._keep(underway):
+                    continue
                 pod = self._pod(underway.ask.uid)
                 if pod is not None and not pod.node and pod.status.nominated_node_name != underway.plan.node:
                     await self._nominate(underway)
@@ -177,8 +182,9 @@ class Evictor:
                 self._end(uid)
             self._tried_at = {uid: at for uid, at in self._tried_at.items() if now - at < REST_S}
             self._in_vain = {shape: at for shape, at in self._in_vain.items() if now - at < REST_S}
+            self._barred = {uid: until for uid, until in self._barred.items() if until > now}
 
-    async def _start(self, pod: PodView, ask: PodAsk, nodes: Sequence[str] | None) -> Underway | None:
+    async def _start(self, pod: PodView, ask: PodAsk, nodes: tuple[str, ...] | None) -> Underway | None:
         """Plan for one pod, and claim the place; None where nobody's end would help."""
         self._tried_at[ask.uid] = now = self._clock.now()
         shape = (ask.shape, ask.priority)
@@ -189,23 +195,40 @@ class Evictor:
             self._in_vain[shape] = now
         if plan is None or ask.uid not in self._queue:  # it is bound or gone by now
             return None
+        left = {victim.uid: victim for victim in plan.victims}
         try:
-            self._books.claim(ask, plan.node, [victim.uid for victim in plan.victims])
+            self._claim(ask, plan.node, left)
         except ShareRefused as error:
             log.info("a plan is out of date", pod=ask.subject, node=plan.node, error=str(error))
             return None
-        left = {victim.uid: victim for victim in plan.victims}
-        underway = self._underway[ask.uid] = Underway(pod, ask, plan, self._clock.now() + PLAN_S, left)
+        underway = self._underway[ask.uid] = Underway(pod, ask, plan, self._clock.now() + PLAN_S, nodes, left)
         who = ", ".join(f"{victim.namespace}/{victim.name}" for victim in plan.victims[:NAMED])
         more = f" and {len(plan.victims) - NAMED} more" if len(plan.victims) > NAMED else ""
         self._told.pod_event(pod, EVICTING, f"room is being made on node {plan.node}: {who}{more} must go")
         return underway
 
+    def _claim(self, ask: PodAsk, name: str, left: Iterable[str]) -> None:
+        """Keep the place on a node that a pod has without these victims and all that ends there anyway."""
+        node = self._books.nodes.get(name)
+        self._books.claim(ask, name, [*left, *(self._ending(node) if node is not None else ())])
+
+    def _keep(self, underway: Underway) -> bool:
+        """Claim the place again, as things are now; where it is lost plan anew and return False."""
+        try:
+            self._claim(underway.ask, underway.plan.node, underway.left)
+        except ShareRefused as error:
+            self._give_up(underway, f"the place on node {underway.plan.node} is lost: {error}")
+            return False
+        return True
+
     async def _planned(self, ask: PodAsk, nodes: Sequence[str] | None) -> Preemption | None:
         """Plan, and let filters have their turn after every node."""
         known, budgets = self._books.nodes, self._budgets()
         states = [known[name] for name in (known if nodes is None else nodes) if name in known]
-        steps = choosing(states, ask, lambda node: self._units(node, ask, budgets), self._ending, self._books.defaults)
+        members = cache(lambda gang: tuple(self._members(gang)))
+        steps = choosing(
+            states, ask, lambda node: self._units(node, ask, budgets, members), self._ending, self._books.defaults
+        )
         while True:
             try:
                 next(steps)
@@ -235,10 +258,12 @@ class Evictor:
             await self._evict(victim)
         except KubeError as error:
             if error.status in GONE:
-                underway.left.pop(victim.uid, None)
+                self._is_gone(underway, victim.uid)
                 return True
             if error.status != TOO_MANY:  # else a budget: its controller may allow more in a moment
-                self._give_up(underway, victim, error)
+                self._barred[victim.uid] = self._clock.now() + PLAN_S
+                who = f"{victim.namespace}/{victim.name} on node {underway.plan.node}"
+                self._give_up(underway, f"{who} cannot be evicted: {error}")
             return False
         underway.evicted.add(victim.uid)
         self.evictions += 1
@@ -267,11 +292,19 @@ class Evictor:
             message = f"ends for {ask.subject} of priority {ask.priority} on node {underway.plan.node}"
             self._told.pod_event(pod, PREEMPTED, message)
 
-    def _give_up(self, underway: Underway, victim: Victim, error: KubeError) -> None:
-        log.warning("not evicted", pod=f"{victim.namespace}/{victim.name}", error=str(error))
-        message = f"{victim.namespace}/{victim.name} on node {underway.plan.node} cannot be evicted: {error}"
+    def _is_gone(self, underway: Underway, uid: str) -> None:
+        """Take note that a victim is gone; after the last one the place is kept a little."""
+        if underway.left.pop(uid, None) is not None and not underway.left:
+            underway.until = self._clock.now() + KEEP_S
+
+    def _give_up(self, underway: Underway, message: str) -> None:
+        """End a plan that cannot be carried out, and make another: kube-scheduler may not ask again for minutes."""
+        ask = underway.ask
+        log.warning("a plan is given up", pod=ask.subject, node=underway.plan.node, problem=message)
         self._told.pod_event(underway.pod, GIVEN_UP, message, warning=True)
-        self._end(underway.ask.uid)
+        self._end(ask.uid)
+        self._queue[ask.uid] = (underway.pod, ask, underway.nodes)
+        self._wake.set()
 
     def _end(self, uid: str) -> None:
         self._queue.pop(uid, None)
@@ -280,21 +313,26 @@ class Evictor:
 
     # ---- who may go --------------------------------------------------------------------------------------------------
 
-    def _units(self, node: NodeState, ask: PodAsk, budgets: Budgets) -> list[Unit]:
+    def _units(
+        self, node: NodeState, ask: PodAsk, budgets: Budgets, members: Callable[[str], Iterable[WatchedPod]]
+    ) -> list[Unit]:
         """Return what may go of a node: bound pods of lower priority, each gang whole."""
         victims: dict[str, Victim] = {}
         for uid, use in node.pods.items():
             if use.reserved or use.priority >= ask.priority:
                 continue
             pod = self._pod(uid)
-            if pod is None or pod.metadata.deletion_timestamp is not None or not pod.node:
+            if pod is None or pod.is_ending or not pod.node:
                 continue
             victims[uid] = self._victim(pod, use.order, budgets, node.name)
-            for other in self._members(victims[uid].gang) if victims[uid].gang else ():
-                if other.uid not in node.pods and other.node:
+            for other in members(victims[uid].gang) if victims[uid].gang else ():
+                if other.uid not in node.pods and other.node and not (other.is_ending or other.is_finished):
                     victims[other.uid] = self._victim(other, use.order, budgets, node.name)
         units = list(units_of(victims.values()))
-        return [unit for unit in units if all(victim.priority < ask.priority for victim in unit.pods)]
+        return [unit for unit in units if all(self._may_go(victim, ask) for victim in unit.pods)]
+
+    def _may_go(self, victim: Victim, ask: PodAsk) -> bool:
+        return victim.priority < ask.priority and victim.uid not in self._barred
 
     def _victim(self, pod: WatchedPod, order: tuple[int, int, str], budgets: Budgets, node: str) -> Victim:
         meta = pod.metadata
@@ -314,4 +352,4 @@ class Evictor:
     def _ending(self, node: NodeState) -> list[str]:
         """Return the pods of a node that end anyway."""
         found = ((uid, self._pod(uid)) for uid in node.pods)
-        return [uid for uid, pod in found if pod is not None and pod.metadata.deletion_timestamp is not None]
+        return [uid for uid, pod in found if pod is not None and pod.is_ending]

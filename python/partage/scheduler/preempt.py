@@ -51,8 +51,8 @@ class Victim:
 
     @property
     def is_protected(self) -> bool:
-        """Whether a budget allows no eviction of it at all."""
-        return any(budget.allowed < 1 for budget in self.budgets)
+        """Whether it cannot be evicted: a budget allows none, or it has several, which the API evicts no pod of."""
+        return len(self.budgets) > 1 or any(budget.allowed < 1 for budget in self.budgets)
 
 
 @dataclass(frozen=True, slots=True)

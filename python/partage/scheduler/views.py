@@ -101,6 +101,16 @@ class WatchedPod(PodView, NamespacedResourceG, frozen=True):
         return not any(one.state.running is not None for one in statuses)
 
     @property
+    def is_ending(self) -> bool:
+        """Whether it was deleted and is not gone yet."""
+        return self.metadata.deletion_timestamp is not None
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is still to be placed: kube-scheduler passes over one that was deleted, whoever keeps it."""
+        return not self.node and not self.is_ending and self.status.phase not in FINISHED
+
+    @property
     def order(self) -> tuple[tuple[str, Role], ...]:
         """Its containers as in the spec, init ones first."""
         return tuple((container.name, role) for container, role, _ in self.each())
