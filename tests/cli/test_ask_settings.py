@@ -100,6 +100,14 @@ def test_a_further_name_of_the_scheduler_is_no_other_scheduler() -> None:
         assert len(explain_pod(look, look.pod("default", "a")).notes) == notes
 
 
+def test_commands_judge_by_the_policies_of_the_cluster() -> None:
+    """Two cards, each with one pod: a cluster in which cards are for one pod alone has no place for a third."""
+    pods = [msgspec.convert(pod_json(name, gpu=1, gpumem=50), PodView) for name in "abc"]
+    for text, last in (("placement: {}", "fits"), ("placement: {cardPolicies: [mutex, spread]}", "pending")):
+        look = look_of([node_object(node("n", 2))], [], [], read(shipped(f"ask: {{}}\n{text}")))
+        assert [one.state for one in place_all(look, pods)] == ["fits", "fits", last]
+
+
 def test_commands_read_pods_by_it() -> None:
     """80 GiB on the node: 50 GiB of a factor of 1024 fit once."""
     source = AskSource(AskOptions(memory_factor=1024))

@@ -33,7 +33,7 @@ MUCH: dict[str, Any] = {
     "scheduler": {
         "replicas": 2,
         "leaderElect": True,
-        "defaultSchedulerPolicy": {"nodeSchedulerPolicy": "spread", "gpuSchedulerPolicy": "spread"},
+        "defaultSchedulerPolicy": {"nodeSchedulerPolicy": "spread", "gpuSchedulerPolicy": "binpack, numa"},
         "forceOverwriteDefaultScheduler": False,
         "overwriteEnv": True,
         "nodeLockExpire": "10m",
@@ -83,6 +83,7 @@ def test_k25_what_has_a_counterpart_becomes_it() -> None:
     assert scheduler["kubeScheduler"]["image"] == {"repository": "r.example/kube-scheduler"}
     assert webhook["config"]["takeOverDefault"] is False
     assert webhook["namespaces"][0]["values"] == ["ci"]
+    assert scheduler["config"]["placement"] == {"nodePolicy": "spread", "cardPolicies": ["binpack", "numa"]}
     assert values["ask"] == {"corePolicy": "force"}
     assert values["imagePullSecrets"] == [{"name": "s"}]
 
@@ -92,7 +93,6 @@ def test_k25_what_has_none_is_told_with_what_to_do() -> None:
     told = {note.partition(": ")[0] for note in notes}
     assert told == {
         "global.imageTag",
-        "scheduler.defaultSchedulerPolicy.nodeSchedulerPolicy",
         "scheduler.nodeLockExpire",
         "scheduler.admissionWebhook.failurePolicy",
         "scheduler.service.type",
@@ -103,6 +103,13 @@ def test_k25_what_has_none_is_told_with_what_to_do() -> None:
         "devices.ascend.enabled",
         "somethingNew.deep",
     }
+
+
+def test_a_policy_without_meaning_is_told_and_ours_stays() -> None:
+    words = {"nodeSchedulerPolicy": "fullest", "gpuSchedulerPolicy": "spread,fullest"}
+    found = translate({"scheduler": {"defaultSchedulerPolicy": words}})
+    assert "config" not in found.values["scheduler"]
+    assert [("'fullest'" in note or "'spread,fullest'" in note) for note in found.notes] == [True, True]
 
 
 def test_untouched_values_say_next_to_nothing() -> None:

@@ -18,6 +18,7 @@ from partage.kube.poster import Poster
 from partage.model import UsageError, names
 from partage.scheduler.leader import Term
 from partage.scheduler.pages import pages
+from partage.scheduler.plan import Defaults
 from partage.scheduler.server import application
 from partage.scheduler.service import SchedulerService
 from partage.scheduler.settings import LAYOUT, MetricsSettings, load
@@ -94,6 +95,7 @@ async def scene(
             options=AskOptions(),
             instance="test",
             reserved_s=1e12,  # this clock jumps
+            defaults=Defaults(),
             audit_s=0,
             tells_success=True,
             schedulers=schedulers,
@@ -367,6 +369,9 @@ def test_flags_go_over_variables_and_those_over_the_file(tmp_path: Path) -> None
         (["--extender-tls-certificate=a"], "belong together"),
         (["--election-lease=nowhere"], "namespace/name"),
         (["--extender-port=0"], "extender-port"),
+        (["--placement-node-policy=fullest"], "placement"),
+        (["--placement-card-policies=spread,spread"], "each once"),
+        (["--placement-card-policies="], "each once"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(flags: list[str], words: str) -> None:

@@ -16,6 +16,7 @@ from partage.model.reasons import Code
 from partage.model.share import ShareClass
 from partage.model.units import GI
 from partage.scheduler.books import Books
+from partage.scheduler.settings import load
 from tests.scheduler.support import ask, groups, node, nvlinks, place, want, whole
 
 if TYPE_CHECKING:
@@ -25,10 +26,11 @@ if TYPE_CHECKING:
     from partage.model.node_devices import DeviceLink
     from partage.scheduler.cards import NodeState
     from partage.scheduler.facts import NodeFacts
+    from partage.scheduler.plan import Defaults
 
 
-def books_of(*nodes: NodeFacts) -> Books:
-    books = Books()
+def books_of(*nodes: NodeFacts, defaults: Defaults | None = None) -> Books:
+    books = Books(defaults=defaults)
     for one in nodes:
         books.set_node(one)
     return books
@@ -71,6 +73,16 @@ def test_c118_policies_choose_by_use(words: Sequence[str], count: int, chosen: l
     books = books_of(node("n", [{"numa": 0}, {"numa": 0}, {"numa": 1}, {"numa": 1}]))
     used(books, "n", BUSY)
     assert cards(books, "n", want(gib=4, cards=count), card_policies=tuple(words)) == [chosen]
+
+
+def test_an_administrators_policies_are_those_of_pods_that_name_none() -> None:
+    placement = load(["--placement-node-policy=spread", "--placement-card-policies=binpack,numa"], {}).placement
+    books = books_of(node("m", 2), node("n", 4), defaults=placement.defaults())
+    used(books, "n", BUSY)
+    assert first(books, want(gib=4)) == "m"
+    assert first(books, want(gib=4), node_policy="binpack") == "n"
+    assert cards(books, "n", want(gib=4)) == [[0]]
+    assert cards(books, "n", want(gib=4), card_policies=("spread",)) == [[3]]
 
 
 def test_c118_two_cards_come_from_one_numa_node_where_use_is_equal() -> None:

@@ -1,7 +1,7 @@
 """How the cluster reads pods: what its administrator decided about asks, for commands that judge as the scheduler does.
 
 Called when a cluster is read. The scheduler's own file is taken as the manifests and the chart ship it, a ConfigMap
-beside it; a file that the user names goes before that. Of the ConfigMap only `ask` and `schedulers` are read, so that a
+beside it; a file that the user names goes before that. Of the ConfigMap only what judging needs is read, so that a
 cluster of another version is understood. What can go wrong: a key without meaning is a UsageError that names it; a
 ConfigMap that is not there or may not be read means the defaults, and the command says so. Flags and variables of the
 scheduler's container are not seen.
@@ -9,13 +9,14 @@ scheduler's container are not seen.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from lightkube.resources.core_v1 import ConfigMap
 
 from partage.model import KubeError, UsageError, names
+from partage.scheduler.plan import Defaults
 from partage.scheduler.settings import LAYOUT
 
 if TYPE_CHECKING:
@@ -26,17 +27,21 @@ if TYPE_CHECKING:
     from partage.scheduler.settings import Settings
 
 FILE: Final = "scheduler.yaml"
-READ: Final = ("ask", "schedulers")
+READ: Final = ("ask", "schedulers", "placement")
 SOURCE: Final = f"configmap {names.NAMESPACE}/{names.SCHEDULER}"
 
 
 @dataclass(frozen=True, slots=True)
 class AskSource:
-    """What was found; `note`: why it is the defaults, empty where it is not; `schedulers`: names that pods may use."""
+    """What was found. `note`: why it is the defaults, empty where it is not; `schedulers`: names that pods may use.
+
+    `defaults`: where pods go that do not say themselves.
+    """
 
     options: AskOptions
     note: str = ""
     schedulers: frozenset[str] = frozenset({names.SCHEDULER})
+    defaults: Defaults = field(default_factory=Defaults)
 
 
 async def read_options(client: Client, config: Path | None) -> AskSource:
@@ -65,7 +70,9 @@ def _of_text(text: str) -> AskSource:
 
 
 def _source(settings: Settings) -> AskSource:
-    return AskSource(settings.ask.options(), schedulers=frozenset(settings.schedulers))
+    return AskSource(
+        settings.ask.options(), schedulers=frozenset(settings.schedulers), defaults=settings.placement.defaults()
+    )
 
 
 def _defaults(why: str) -> AskSource:

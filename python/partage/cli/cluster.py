@@ -61,7 +61,7 @@ def look_of(
     ask: AskSource = BY_DEFAULT,
 ) -> ClusterLook:
     """Return the books of these objects."""
-    books = Books()
+    books = Books(defaults=ask.defaults)
     of_node = {node.name: node for node in nodes}
     of_pod = {(pod.metadata.namespace or "", pod.metadata.name or ""): pod for pod in pods}
     for node in of_node.values():

@@ -8,11 +8,12 @@ value). A key that has no counterpart is never dropped in silence: it is a note,
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 import msgspec
 
 from partage.model import UsageError, names
+from partage.model.ask import CardPolicy, NodePolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -132,12 +133,26 @@ def _disable_core_limit(made: Translated, key: str, value: Any) -> None:
         made.note(key, "has no effect in HAMi; to hold no cores set ask.corePolicy: disable")
 
 
-def _default_policy(usual: str, annotation: str) -> Callable[[Translated, str, Any], None]:
-    def rule(made: Translated, key: str, value: Any) -> None:
-        if value not in ("", None, usual):
-            made.note(key, f"is {usual} here; pods that want {value} say so by the annotation {annotation}")
+def _node_policy(made: Translated, key: str, value: Any) -> None:
+    words = _policies(made, key, value, get_args(NodePolicy))
+    if words:
+        made.put("scheduler.config.placement.nodePolicy", words[0])
 
-    return rule
+
+def _card_policies(made: Translated, key: str, value: Any) -> None:
+    words = _policies(made, key, value, get_args(CardPolicy))
+    if words:
+        made.put("scheduler.config.placement.cardPolicies", words)
+
+
+def _policies(made: Translated, key: str, value: Any, accepted: tuple[str, ...]) -> list[str]:
+    """Return the words of a policy, several with commas; none where one is not known, which is noted."""
+    words = [word.strip() for word in str(value or "").split(",")]
+    if all(word in accepted for word in words):
+        return words
+    if value:
+        made.note(key, f"'{value}' is no policy, ours stays; accepted: {', '.join(accepted)}")
+    return []
 
 
 def _mig(made: Translated, key: str, value: Any) -> None:
@@ -227,8 +242,8 @@ KEYS: Final[dict[str, Any]] = {
     "resourcePriority": nothing(_NEVER_RENAMED, unless="nvidia.com/priority"),
     "scheduler.replicas": to("scheduler.replicas", "webhook.replicas"),
     "scheduler.leaderElect": nothing("replicas always agree on one leader", unless=True),
-    "scheduler.defaultSchedulerPolicy.nodeSchedulerPolicy": _default_policy("binpack", names.HAMI_NODE_POLICY),
-    "scheduler.defaultSchedulerPolicy.gpuSchedulerPolicy": _default_policy("spread", names.HAMI_CARD_POLICY),
+    "scheduler.defaultSchedulerPolicy.nodeSchedulerPolicy": _node_policy,
+    "scheduler.defaultSchedulerPolicy.gpuSchedulerPolicy": _card_policies,
     "scheduler.forceOverwriteDefaultScheduler": to("webhook.config.takeOverDefault"),
     "scheduler.overwriteEnv": to("webhook.config.hideCards"),
     "scheduler.nodeLabelSelector": nothing("nodes without our agent have no cards, and cost nothing"),

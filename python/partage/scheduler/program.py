@@ -97,6 +97,7 @@ async def _serve(settings: Settings) -> None:
             options=ask_options(settings),
             instance=settings.instance or os.environ.get(POD_NAME) or socket.gethostname(),
             reserved_s=settings.books.reservation_seconds,
+            defaults=settings.placement.defaults(),
             audit_s=settings.books.audit_seconds,
             tells_success=settings.placed_events,
             schedulers=frozenset(settings.schedulers),

@@ -8,12 +8,14 @@ the value and what is accepted.
 from __future__ import annotations
 
 import ipaddress
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal, get_args
 
 from partage.configuration import Layout, Section, key
 from partage.devices.ask_settings import AskSettings
 from partage.model import UsageError, names
+from partage.model.ask import CardPolicy, NodePolicy
 from partage.model.names import PORT_EXTENDER, PORT_METRICS
+from partage.scheduler.plan import Defaults
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -75,6 +77,22 @@ class BooksSettings(Section, frozen=True, kw_only=True):
     audit_seconds: Annotated[float, key("How often the books are counted anew; 0: never.", ge=0)] = 300.0
 
 
+class PlacementSettings(Section, frozen=True, kw_only=True):
+    """Where pods go that do not say themselves."""
+
+    node_policy: Annotated[
+        NodePolicy, key("Nodes that are used most (binpack) or least (spread), where a pod names none.")
+    ] = "binpack"
+    card_policies: Annotated[
+        tuple[CardPolicy, ...],
+        key("Which cards of a node where a pod names none; of several, the later ones decide between equals."),
+    ] = ("spread",)
+
+    def defaults(self) -> Defaults:
+        """Return it as the books take it."""
+        return Defaults(self.node_policy, self.card_policies)
+
+
 class Settings(Section, frozen=True, kw_only=True):
     """All of it."""
 
@@ -96,6 +114,7 @@ class Settings(Section, frozen=True, kw_only=True):
     election: ElectionSettings = ElectionSettings()
     books: BooksSettings = BooksSettings()
     ask: AskSettings = AskSettings()
+    placement: PlacementSettings = PlacementSettings()
     metrics: MetricsSettings = MetricsSettings()
 
 
@@ -126,6 +145,10 @@ def _check(settings: Settings) -> None:
     if not any(given) and not is_loopback(extender.address):
         limit = "whoever reaches this port can bind pods: beyond the loopback interface it wants certificates"
         raise UsageError("extender.address", extender.address, limit, "set extender.tls, or 127.0.0.1")
+    words = settings.placement.card_policies
+    if not words or len(set(words)) != len(words):
+        accepted = f"accepted: {', '.join(get_args(CardPolicy))}, one or several, each once"
+        raise UsageError("placement.cardPolicies", f"'{','.join(words)}'", accepted, LAYOUT.step)
     lease_of(settings)
 
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from partage.scheduler.audit import Difference
     from partage.scheduler.bind import Posts
     from partage.scheduler.leader import Term
+    from partage.scheduler.plan import Defaults
     from partage.scheduler.views import WatchedPod
 
 TIDY_S: Final = 5.0
@@ -48,6 +49,7 @@ class World:
         options: AskOptions,
         instance: str,
         reserved_s: float,
+        defaults: Defaults,
         audit_s: float,
         tells_success: bool,
         schedulers: frozenset[str] = frozenset({names.SCHEDULER}),
@@ -58,6 +60,7 @@ class World:
         self.options = options
         self.instance = instance
         self.reserved_s = reserved_s
+        self.defaults = defaults
         self.audit_s = audit_s
         self.tells_success = tells_success
         self.schedulers = schedulers
@@ -69,7 +72,7 @@ class Reign:
     def __init__(self, term: Term, world: World) -> None:
         clock = world.clock
         self.term = term
-        self.books = Books(reserved_s=world.reserved_s)
+        self.books = Books(defaults=world.defaults, reserved_s=world.reserved_s)
         self.watch = Watch(world.client, self.books, clock)
         self.binder = Binder(world.poster, world.client, clock)
         self.tell = Tell(world.client, clock, world.instance, tells_success=world.tells_success)
