@@ -4,9 +4,11 @@
 A real etcd, kube-apiserver and kube-scheduler, `partage scheduler` as shipped beside it, nodes that are objects: 1,250
 of 8 cards (`--smoke`: 300). Measured in one run:
 
-- the time of `filter` and `prioritize` in the handler, and how many nodes a filter returned;
+- the time of `filter` and `prioritize` in the handler, and how many nodes a filter returned, for pods that
+  are all alike and for pods of a hundred sizes;
 - pods created -> bound per second, beside the same kube-scheduler with an extender that does nothing but bind, in turns
   on the same cluster (ABBA), as a ratio: other work on the machine meets both alike;
+- processor time that a placed pod costs: ours, the other extender's, kube-scheduler's and the rest's;
 - writes and reads of the API server a placed pod costs, counted by the API server's own audit;
 - the first answer after a cold start; whether the last free card is found by the first attempt;
 - ready again after a restart with 10,000 pods (500), and the memory then.
@@ -27,7 +29,6 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -40,8 +41,9 @@ from partage.model import names  # noqa: E402
 from tests.cluster.binaries import Binaries, UnavailableError, obtain  # noqa: E402
 from tests.cluster.cluster import Cluster  # noqa: E402
 from tests.cluster.controlplane import Options, free_port  # noqa: E402
+from tests.cluster.many import send_all  # noqa: E402
 from tests.cluster.process import Process  # noqa: E402
-from tests.cluster.scheduling import APISERVER, WRITERS, Replica, Site, share_pod  # noqa: E402
+from tests.cluster.scheduling import APISERVER, Replica, Site, share_pod  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,6 +52,7 @@ CARDS = 8
 PATIENCE_S = 600.0
 MIB = 1 << 20
 TIMES = ("s", "ms")
+SIZES = 100  # of memory, in the burst of many
 
 
 @dataclass(frozen=True)
@@ -95,27 +98,41 @@ class Bench:
         self.audit = audit
         self.rows: list[Row] = []
         self._number = 0
+        self._begin = time.monotonic()
 
     def run(self) -> list[Row]:
         """Measure everything."""
+        self._note(f"{self.size.nodes} nodes are made")
         self.site.nodes(self.size.nodes, cards=CARDS)
         ours = self.site.replica("ours", settings=["--books-audit-seconds=0"], election=False)
         self._cold_start(ours)
         idle = Idle(self.site)
         rates: dict[str, list[float]] = {"ours": [], "idle": []}
+        used: dict[str, dict[str, float]] = {"ours": {}, "idle": {}}
         before = ours.figures()
         for turn in range(self.size.rounds):
             for name in ("ours", "idle") if turn % 2 == 0 else ("idle", "ours"):
                 with self._only(ours, idle, name):
                     self._burst(self.size.burst // 5)  # what a scheduler learns once is learned
-                    rates[name].append(self._rate(name))
+                    with self._using(used[name], ours if name == "ours" else idle):
+                        rates[name].append(self._rate(name))
+                self._note(f"{rates[name][-1]:.0f} pods/s with {name}")
         self._rates(rates)
+        self._used(used)
         idle.stop()
         ours.kube.restart()
-        self._handlers(ours, before)
+        self._handlers(ours, before, "")
+        before = ours.figures()
+        self._note("pods of many sizes")
+        self._burst(self.size.burst, sizes=SIZES)
+        self._handlers(ours, before, " of many sizes")
         self._last_card(ours)
         self._restart(ours)
         return self.rows
+
+    def _note(self, what: str) -> None:
+        """Say how far it is."""
+        print(f"[{time.monotonic() - self._begin:4.0f} s] {what}", file=sys.stderr, flush=True)
 
     @contextmanager
     def _only(self, ours: Replica, idle: Idle, name: str) -> Iterator[None]:
@@ -135,16 +152,36 @@ class Bench:
         self._burst(1)
         self.rows.append(Row("first pod bound after a cold start", time.monotonic() - begin, "s"))
 
-    def _burst(self, count: int) -> float:
+    def _burst(self, count: int, sizes: int = 1) -> float:
         """Create pods, wait until they are bound, delete them; return the seconds between the first two."""
         self._number += 1
         prefix = f"b{self._number}"
+        memory = [8000 + 500 * (number * 37 % sizes) for number in range(count)]
+        made = [share_pod(f"{prefix}-{number:05}", memory=each) for number, each in enumerate(memory)]
         begin = time.monotonic()
-        made = self.site.pods(prefix, count)
+        self.site.many("POST", ["/api/v1/namespaces/default/pods"] * count, made)
         self._wait(prefix, count)
         took = time.monotonic() - begin
-        self.site.delete(made)
+        self.site.delete([pod["metadata"]["name"] for pod in made])
         return took
+
+    @contextmanager
+    def _using(self, used: dict[str, float], who: Replica | Idle) -> Iterator[None]:
+        """Add up the processor time that each part needs meanwhile."""
+        extender = who.ours if isinstance(who, Replica) else who.extender
+        parts = {"the extender": extender, "kube-scheduler": who.kube}
+        parts |= {part: self.site.cluster.control.processes[part] for part in ("kube-apiserver", "etcd")}
+        before = {part: processor_s(process.pid) for part, process in parts.items()}
+        yield
+        for part, process in parts.items():
+            used[part] = used.get(part, 0.0) + processor_s(process.pid) - before[part]
+
+    def _used(self, used: dict[str, dict[str, float]]) -> None:
+        pods = self.size.burst * self.size.rounds
+        titles = {"ours": "with ours", "idle": "with one that only binds"}
+        for name, title in titles.items():
+            for part, seconds in used[name].items():
+                self.rows.append(Row(f"processor time a pod {title}: {part}", seconds / pods * 1000, "ms"))
 
     def _wait(self, prefix: str, count: int) -> None:
         """Wait by watch until so many pods of a prefix are bound."""
@@ -189,7 +226,7 @@ class Bench:
         self.rows.append(Row("pods bound with an extender that only binds", means["idle"], "1/s"))
         self.rows.append(Row("ratio of the two", means["ours"] / means["idle"], "", least=self.size.least_ratio))
 
-    def _handlers(self, ours: Replica, before: dict[str, float]) -> None:
+    def _handlers(self, ours: Replica, before: dict[str, float], which: str) -> None:
         """Read the handlers' times off our own page: the bound of the bucket in which the quantile lies."""
         after = ours.figures()
         for verb in ("filter", "prioritize"):
@@ -201,14 +238,20 @@ class Bench:
             total = buckets[-1][1]
             for part, most in ((0.5, 1.0), (0.99, 5.0)):
                 bound = next(le for le, value in buckets if value >= part * total)
-                title = f"{verb}, P{part * 100:g}, at most"
+                title = f"{verb}{which}, P{part * 100:g}, at most"
                 self.rows.append(Row(title, bound * 1000, "ms", most=most))
-        returned = after["partage_scheduler_filtered_nodes_total"]
-        filters = after['partage_scheduler_request_seconds_count{verb="filter"}']
-        self.rows.append(Row("nodes that a filter returned, on average", returned / filters, ""))
+                within = next(value for le, value in buckets if le * 1000 >= most) / total
+                self.rows.append(Row(f"{verb}{which}, within {most:g} ms", within * 100, "%"))
+            spent = f'partage_scheduler_request_seconds_sum{{verb="{verb}"}}'
+            mean = (after[spent] - before.get(spent, 0.0)) / total
+            self.rows.append(Row(f"{verb}{which}, mean", mean * 1000, "ms"))
+        keys = "partage_scheduler_filtered_nodes_total", 'partage_scheduler_request_seconds_count{verb="filter"}'
+        returned, filters = (after[key] - before.get(key, 0.0) for key in keys)
+        self.rows.append(Row(f"nodes that a filter{which} returned, on average", returned / filters, ""))
 
     def _last_card(self, ours: Replica) -> None:
         """Fill all cards but one, then ask for it: how many attempts it takes."""
+        self._note("all cards but one are filled")
         self._fill("w", self.size.nodes - 1, cards=CARDS)
         self._fill("v", CARDS - 1, cards=1)
         key = 'partage_scheduler_request_seconds_count{verb="filter"}'
@@ -228,6 +271,7 @@ class Bench:
     def _restart(self, ours: Replica) -> None:
         """Restart beside many pods that are there already, written by the account that may write grants."""
         ours.kill()
+        self._note(f"{self.size.standing} pods are made and bound")
         self._stand(self.size.standing)
         begin = time.monotonic()
         ours.ours.start()
@@ -269,8 +313,7 @@ class Bench:
             paths.append(f"/api/v1/namespaces/default/pods/{name}/binding")
             metadata = {"name": name, "annotations": {names.GRANT: text}}
             bodies.append({"metadata": metadata, "target": {"apiVersion": "v1", "kind": "Node", "name": node}})
-        with ThreadPoolExecutor(WRITERS) as pool:
-            list(pool.map(lambda path, body: api.request("POST", path, body=body), paths, bodies))
+        send_all(api, [("POST", path, body) for path, body in zip(paths, bodies, strict=True)])
 
 
 class Idle:
@@ -318,6 +361,12 @@ def measure(binaries: Binaries, size: Size) -> list[Row]:
         shutil.rmtree(scratch)
 
 
+def processor_s(pid: int) -> float:
+    """Return the processor time that a process has had."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def resident(pid: int) -> float:
     """Return a process's resident memory in MiB."""
     status = Path(f"/proc/{pid}/status").read_text()
@@ -356,7 +405,7 @@ def main() -> int:
         print(json.dumps({"load": before, "rows": [asdict(row) | {"verdict": row.verdict} for row in rows]}))
     else:
         for row in rows:
-            print(f"{row.title:48} {row.value:10.2f} {row.unit:4} {row.verdict}")
+            print(f"{row.title:64} {row.value:10.2f} {row.unit:4} {row.verdict}")
         print(f"load of the machine before: {before:.1f}")
     print(summary(rows), file=sys.stderr if given.json else sys.stdout)
     counted = [row for row in rows if not (given.smoke and row.unit in TIMES)]

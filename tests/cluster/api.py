@@ -59,6 +59,7 @@ class Api:
         if self.certificate:
             context.load_cert_chain(*map(str, self.certificate))
         headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
+        self.tls = context
         self.http = httpx.Client(base_url=self.server, verify=context, headers=headers, timeout=30, trust_env=False)
 
     def with_token(self, token: str) -> Api:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +25,7 @@ from partage.model import names
 from partage.model.node_devices import DeviceLink, NodeDevice, NodeDevices, encode_node_devices
 from partage.model.units import GI
 from tests.cluster.controlplane import free_port
+from tests.cluster.many import send_all
 from tests.cluster.process import Process
 
 if TYPE_CHECKING:
@@ -39,7 +39,6 @@ DEPLOY = TOP / "deploy"
 SYSTEM = names.NAMESPACE
 #: For a control plane whose nodes are objects alone: no taints, no service accounts in pods, no controllers.
 APISERVER = ("--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",)
-WRITERS = 8  # requests at once
 
 
 def node(name: str, cards: int = 8, *, memory: int = 80 * GI, seats: int = 10, uuids: Sequence[str] = ()) -> Json:
@@ -174,8 +173,7 @@ class Site:
 
     def many(self, method: str, paths: Sequence[str], bodies: Sequence[Json]) -> None:
         """Send many requests, several at once."""
-        with ThreadPoolExecutor(WRITERS) as pool:
-            list(pool.map(lambda path, body: self.cluster.api.request(method, path, body=body), paths, bodies))
+        send_all(self.cluster.api, [(method, path, body) for path, body in zip(paths, bodies, strict=True)])
 
     def nodes(self, count: int, *, cards: int = 8, first: int = 0, **more: Any) -> list[str]:
         """Make nodes `n0000` and on."""

@@ -11,6 +11,8 @@ from partage.model.grant import encode_grant
 from partage.model.need import granted_need
 from partage.scheduler.books import Books
 from partage.scheduler.facts import NodeFacts, PodFacts
+from partage.scheduler.fits import plan_of
+from partage.scheduler.rank import Ranker
 from tests.scheduler.oracle import Oracle
 from tests.scheduler.randoms import random_devices, random_shape
 from tests.scheduler.support import RESOURCE
@@ -63,7 +65,9 @@ class Comparison:
         for name, code in answer.refused.codes().items():
             assert (code, answer.refused.texts()[name]) == (answer.refused[name].code, answer.refused[name].text)
         ranked = self.books.rank(ask, answer.fitting)
-        assert sorted(name for name, _ in ranked) == sorted(answer.fitting)
+        key = Ranker(plan_of(shape, self.books.defaults)).key
+        assert [name for name, _ in ranked] == sorted(answer.fitting, key=lambda name: key(self.books.nodes[name]))
+        assert self.books.rank(ask, answer.fitting, 2) == ranked[:2]
         if answer.fitting:
             self._place(ask, self.random.choice(answer.fitting), number)
 

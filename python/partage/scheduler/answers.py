@@ -104,7 +104,7 @@ class Refused(Mapping[str, Unfit], ABC):
         """Return the code of every node, which is quick."""
 
     @abstractmethod
-    def texts(self) -> Mapping[str, str]:
+    def texts(self) -> dict[str, str]:
         """Return the line of every node for `FailedNodes`, which is quick."""
 
     def nearest(self) -> Unfit | None:
@@ -135,7 +135,7 @@ class RefusedAlike(Refused):
         """Return the code of every node."""
         return dict.fromkeys(self._names, self._code)
 
-    def texts(self) -> Mapping[str, str]:
+    def texts(self) -> dict[str, str]:
         """Return the line of every node."""
         return dict.fromkeys(self._names, f"{self._code}: {self._note}")
 

@@ -9,6 +9,7 @@ not fit (ShareRefused), or a grant is asked for that was never promised (GrantEr
 from __future__ import annotations
 
 from bisect import insort
+from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol
 
 from partage.model.errors import GrantError, ShareRefused
@@ -104,7 +105,6 @@ class Books:
         """Return which of these nodes (None: of all) take the pod, and why the others do not; promises nothing."""
         plan = plan_of(ask.shape, self._defaults)
         entry = self._index.entry(plan)
-        asked = list(self._nodes) if names is None else names if len(set(names)) == len(names) else unique(names)
         fitting, known = entry.fitting, {}
         for name in self._own_nodes(ask.uid):  # there it does not stand in its own way
             found = self._fit(ask, name)
@@ -112,23 +112,33 @@ class Books:
                 known[name] = found
             if isinstance(found, Placement) is not (name in fitting):
                 fitting = fitting ^ {name}
-        passed = [name for name in asked if name in fitting]
+        asked = list(self._nodes if names is None else names)
+        wanted = set(asked)
+        if len(wanted) < len(asked):
+            asked = unique(asked)
+        if wanted <= fitting:
+            return Filtered(asked, Refusals(self._index, entry, (), known))
         refused = [name for name in asked if name not in fitting]
-        return Filtered(passed, Refusals(self._index, entry, refused, known))
+        return Filtered([name for name in asked if name in fitting], Refusals(self._index, entry, refused, known))
 
-    def rank(self, ask: PodAsk, names: Sequence[str]) -> list[tuple[str, int]]:
-        """Return those of these nodes that fit with 0 to 10 points, the best, which alone has 10, first."""
+    def rank(self, ask: PodAsk, names: Sequence[str], most: int | None = None) -> list[tuple[str, int]]:
+        """Return those of these nodes that fit with 0 to 10 points, the best, which alone has 10, first.
+
+        `most`: only so many of them.
+        """
         plan = plan_of(ask.shape, self._defaults)
         wanted = set(names)
         entry = self._index.entry(plan)
-        order = entry.ranked(self._nodes)
         own = self._own_nodes(ask.uid)
         if own:
-            order = [key for key in order if key[-1] not in own]
+            order = [key for key in entry.ranked(self._nodes) if key[-1] not in own]
             for name in own:
                 if isinstance(self._fit(ask, name), Placement):
-                    insort(order, entry.key(self._nodes[name].without(self._own(ask.uid))))
-        return steps([name for _, name in order if name in wanted])
+                    insort(order, entry.ranker.key(self._nodes[name].without(self._own(ask.uid))))
+            best = [name for _, name in order if name in wanted]
+            return steps(best[:most], len(best))
+        best = list(islice((name for name in self._index.ordered(entry) if name in wanted), most))
+        return steps(best, len(best) if most is None else len(wanted & entry.fitting))
 
     def why(self, ask: PodAsk) -> Verdicts:
         """Return what every node and every card says to the pod."""

@@ -128,7 +128,7 @@ class Extender:
             return _pinned(candidates, order)
         self._books.release(ask.uid)  # kube-scheduler begins anew: what was promised it before has no taker
         found = self._found(args.pod, ask, candidates.names)
-        refused = dict(found.refused.texts())  # before the books change
+        refused = found.refused.texts()  # before the books change
         if len(found.fitting) == 1:
             self._reserve(self._asks[ask.uid] or ask, found.fitting)
         elif not found.fitting:
@@ -174,11 +174,11 @@ class Extender:
         ask = self._as_filtered(args.pod)
         if ask is None or self._binder.order_of(ask.uid) is not None:
             return [HostPriority(name, 0) for name in candidates.names]
-        ranked = self._books.rank(ask, candidates.names)
-        self._reserve(ask, [name for name, _ in ranked])
-        if ranked:
-            self._scores[ask.uid] = ranked[0][1]
-        return [HostPriority(name, score) for name, score in ranked[:RANKED_MAX]]
+        best = self._books.rank(ask, candidates.names, RANKED_MAX)
+        self._reserve(ask, [name for name, _ in best])
+        if best:
+            self._scores[ask.uid] = best[0][1]
+        return [HostPriority(name, score) for name, score in best]
 
     def _reserve(self, ask: PodAsk, nodes: Iterable[str]) -> None:
         """Promise a place on the first of these nodes that still takes the pod."""

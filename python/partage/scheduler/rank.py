@@ -16,7 +16,7 @@ from partage.scheduler.fits import allowed
 from partage.scheduler.plan import Key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from partage.devices.rules import Topology
     from partage.scheduler.cards import NodeState
@@ -33,47 +33,35 @@ class Ranker:
     """The order of nodes for one shape. What depends on a node's cards alone is worked out once for all alike."""
 
     def __init__(self, plan: Plan) -> None:
-        self._plan = plan
+        self.plan = plan
         self._adds: dict[int, int] = {}  # model of nodes -> what the pod itself adds to their use
         self._best: dict[tuple[int, ...], tuple[int, Topology]] = {}
         self._backends = [want.backend for want in plan.wants]
-        self._sign = -1 if plan.node_policy == "binpack" else 1
-        self._is_plain = plan.weights == (1, 1, 1) and len(plan.backends) == 1
+        self.sign = -1 if plan.node_policy == "binpack" else 1
         self.has_links = plan.asks_links or plan.is_many
+        #: Use alone decides, all of it alike: the order of nodes is the same for every such shape.
+        self.is_plain = plan.weights == (1, 1, 1) and len(plan.backends) == 1 and not self.has_links
 
     def key(self, node: NodeState, masks: Sequence[int] | None = None) -> RankKey:
         """Return by what a node that takes the shape is ordered, the lowest first.
 
         `masks`: for each container the cards that take it by itself, where they are known.
         """
-        score = self._sign * self._score(node)
+        score = self.sign * self._score(node)
         if self.has_links:
             links = -self._links(node, masks)
             score = (score << _LINKS) + links
-            if self._plan.asks_links:
+            if self.plan.asks_links:
                 score += links << (_LINKS + _POLICY)
         return score, node.name
-
-    def keys(self, nodes: Iterable[NodeState]) -> list[RankKey]:
-        """Return the keys of many nodes."""
-        if self.has_links or not self._is_plain:
-            return [self.key(node) for node in nodes]
-        sign, backend, adds = self._sign, self._plan.backends[0], self._adds
-        keys = []
-        for node in nodes:
-            if node.model not in adds:
-                self._score(node)
-            use = node.uses.get(backend) or node.use(backend)
-            keys.append((sign * (use.sum + adds[node.model]), node.name))
-        return keys
 
     def _links(self, node: NodeState, masks: Sequence[int] | None) -> int:
         """Return how well linked, and how little broken up, the best choice of each container is: higher is better."""
         total, empty = 0, node.empty
         for place, backend in enumerate(self._backends):
             topology = node.topologies[backend]
-            mask = allowed(node, self._plan, place) if masks is None else masks[place]
-            key = place, mask, empty, id(topology), node.model if self._plan.is_one_numa else 0
+            mask = allowed(node, self.plan, place) if masks is None else masks[place]
+            key = place, mask, empty, id(topology), node.model if self.plan.is_one_numa else 0
             known = self._best.get(key)
             if known is None:  # the topology is kept beside it, so that its id stays its own
                 known = self._best[key] = self._best_links(node, place, mask), topology
@@ -81,7 +69,7 @@ class Ranker:
         return total
 
     def _best_links(self, node: NodeState, place: int, cards: int) -> int:
-        plan, want = self._plan, self._plan.wants[place]
+        plan, want = self.plan, self.plan.wants[place]
         topology = node.topologies[want.backend]
         numa = tuple(kind.numa for kind in node.kinds) if plan.is_one_numa else ()
         key = "best", cards, want.count, node.empty, plan.is_joined, numa
@@ -94,18 +82,23 @@ class Ranker:
 
     def _score(self, node: NodeState) -> int:
         """Return how much of the node would be used, by the pod's weights."""
-        by_slot, by_core, by_memory = self._plan.weights
-        score = self._adds.get(node.model)
-        if score is None:
-            score = self._adds[node.model] = sum(self._add(node, backend) for backend in self._plan.backends)
-        for backend in self._plan.backends:
+        by_slot, by_core, by_memory = self.plan.weights
+        score = self.adds(node)
+        for backend in self.plan.backends:
             use = node.use(backend)
             score += by_slot * use.seats + by_core * use.cores + by_memory * use.memory
         return score
 
+    def adds(self, node: NodeState) -> int:
+        """Return what the pod itself adds to the use of nodes with these cards."""
+        found = self._adds.get(node.model)
+        if found is None:
+            found = self._adds[node.model] = sum(self._add(node, backend) for backend in self.plan.backends)
+        return found
+
     def _add(self, node: NodeState, backend: str) -> int:
-        """Return what the pod itself adds on a node with these cards."""
-        plan = self._plan
+        """Return what the containers of one vendor add."""
+        plan = self.plan
         kind = next((kind for kind in node.kinds if kind.backend == backend), None)
         sizes = node.sizes(backend)
         total = 0
@@ -119,9 +112,12 @@ class Ranker:
         return total
 
 
-def steps(ordered: Sequence[str]) -> list[tuple[str, int]]:
-    """Return points for names in order: 10 for the first alone, then 9 down to 0 in equal parts."""
-    return list(zip(ordered, _points(len(ordered)), strict=True))
+def steps(ordered: Sequence[str], count: int) -> list[tuple[str, int]]:
+    """Return points for names in order: 10 for the first alone, then 9 down to 0 in equal parts.
+
+    `count`: how many there are, of which `ordered` may be the first.
+    """
+    return list(zip(ordered, _points(count), strict=False))
 
 
 @lru_cache(maxsize=64)

@@ -61,6 +61,7 @@ class Sweep:
         self.cores: list[int] = []
         self.seats: list[int] = []
         self.block: list[int] = []  # what `tally` makes of closed cards and seats
+        self.best: list[tuple[int, int]] = []  # of each node the card that has most memory: memory and cores
         self._left: dict[str, list[int]] = {}  # resource -> what kubelet has left of it on each node
 
     def refresh(self, nodes: Mapping[str, NodeState], stale: Iterable[str]) -> None:
@@ -79,6 +80,7 @@ class Sweep:
             self.kind[start:end], self.memory[start:end] = kind, memory
             self.cores[start:end], self.seats[start:end] = cores, seats
             self.block[start:end] = blocks_of(state)
+            self.best[row] = _best_of(memory, cores)
             for resource, left in self._left.items():
                 left[row] = _left_of(state, resource)
 
@@ -92,6 +94,10 @@ class Sweep:
     def rows(self, names: Iterable[str]) -> list[int]:
         """Return where these nodes are."""
         return [self._row[name] for name in names]
+
+    def row(self, name: str) -> int | None:
+        """Return where a node is, None: it is gone."""
+        return self._row.get(name)
 
     def _is_in_place(self, state: NodeState | None, name: str) -> bool:
         row = self._row.get(name)
@@ -111,6 +117,7 @@ class Sweep:
         self.cores += cores
         self.seats += seats
         self.block += blocks_of(state)
+        self.best.append(_best_of(memory, cores))
 
     def _numbers_of(self, state: NodeState) -> tuple[list[int], list[int], list[int], list[int]]:
         is_open = state.facts is not None and state.facts.ready
@@ -137,12 +144,30 @@ def blocks_of(state: NodeState) -> list[int]:
     ]
 
 
+def _best_of(memory: Sequence[int], cores: Sequence[int]) -> tuple[int, int]:
+    return max(zip(memory, cores, strict=True), default=(-1, 0))
+
+
 def _left_of(state: NodeState, resource: str) -> int:
     seats = None if state.facts is None else state.facts.seats
     if seats is None:
         return _NEVER  # not known, so not held to it
     there = seats.get(resource, 0)
     return there - state.seats_used.get(resource, 0) if there else -1
+
+
+def thresholds(plan: Plan, place: int, kinds: Iterable[CardKind]) -> Thresholds:
+    """Return what a card of each of these kinds must have for one container."""
+    want, asked = plan.wants[place], plan.shape.containers[place]
+    is_alone = want.alone or plan.is_mutex
+    memory, cores = [], []
+    for kind in kinds:
+        on = plan.on(kind)[place]
+        is_served = on.code is None and kind.backend == want.backend and on.memory <= kind.physical
+        needs_empty = is_alone or (kind.qos is not None and kind.qos is not asked.share_class)
+        memory.append((0 if on.mode == "whole" else on.memory) if is_served else _NEVER)
+        cores.append(EMPTY if needs_empty else max(1, want.cores))
+    return Thresholds(memory, cores)
 
 
 class Question:
@@ -159,7 +184,7 @@ class Question:
         self._flags: list[bytes] = []  # container -> card -> whether it takes it by itself
         self.counts: list[list[int]] = []
         for place in range(len(plan.wants)):
-            needs = self._thresholds(place)
+            needs = thresholds(plan, place, sweep.kinds)
             same = next((at for at in range(place) if self.needs[at] == needs), None)
             flags = self._flag(needs) if same is None else self._flags[same]
             self.needs.append(needs)
@@ -191,20 +216,7 @@ class Question:
         if self._named:
             return None
         start, end = self.sweep.spans[row]
-        return [_mask_of(flags[start:end]) for flags in self._flags]
-
-    def _thresholds(self, place: int) -> Thresholds:
-        plan = self.plan
-        want, asked = plan.wants[place], plan.shape.containers[place]
-        is_alone = want.alone or plan.is_mutex
-        memory, cores = [], []
-        for kind in self.sweep.kinds:
-            on = plan.on(kind)[place]
-            is_served = on.code is None and kind.backend == want.backend and on.memory <= kind.physical
-            needs_empty = is_alone or (kind.qos is not None and kind.qos is not asked.share_class)
-            memory.append((0 if on.mode == "whole" else on.memory) if is_served else _NEVER)
-            cores.append(EMPTY if needs_empty else max(1, want.cores))
-        return Thresholds(memory, cores)
+        return [mask_of(flags[start:end]) for flags in self._flags]
 
     def _flag(self, needs: Thresholds) -> bytes:
         sweep, memory, cores = self.sweep, needs.memory, needs.cores
@@ -270,7 +282,7 @@ class Question:
         plan, state = self.plan, self.sweep.states[row]
         want = plan.wants[0]
         start, end = self.sweep.spans[row]
-        mask = _mask_of(self._flags[0][start:end])
+        mask = mask_of(self._flags[0][start:end])
         topology = state.topologies[want.backend]
         numa = tuple(kind.numa for kind in state.kinds) if plan.is_one_numa else ()
         key = ("near", mask, want.count, plan.is_joined, numa)
@@ -325,7 +337,7 @@ class _Packing:
         return False
 
 
-def _mask_of(flags: bytes) -> int:
+def mask_of(flags: bytes) -> int:
     """Return flags as a mask, the first one lowest."""
     found = _MASKS.get(flags)
     if found is None:
