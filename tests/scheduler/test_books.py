@@ -46,6 +46,15 @@ def test_a_reservation_is_counted_until_it_is_released() -> None:
     assert books.filter(second, ["n"]).fitting == ["n"]
 
 
+def test_a_promise_is_looked_at_again_where_its_node_has_changed() -> None:
+    books, pod = books_of("n"), ask(want(gib=50))
+    assert books.reserve(pod, "n", 0.0) is books.reserve(pod, "n", RESERVED_S / 2)
+    assert books.expire(RESERVED_S) == []
+    books.set_node(node("n", 1, cordoned=frozenset({"GPU-n-0"})))
+    with pytest.raises(ShareRefused, match="Cordoned"):
+        books.reserve(pod, "n", RESERVED_S)
+
+
 def test_a_reservation_that_is_not_bound_in_time_is_given_back() -> None:
     books = books_of("n")
     books.reserve(pod := ask(want(gib=50)), "n", 100.0)

@@ -59,6 +59,7 @@ class Books:
         self._reservations = Reservations()
         self._claims: set[str] = set()
         self._index = Index(self._nodes)
+        self._passed: tuple[Sequence[str], set[str]] = (), set()  # what `filter` returned last, for `rank`
         self.promises: Promises | None = None
 
     # ---- what the API says ----
@@ -116,10 +117,13 @@ class Books:
         wanted = set(asked)
         if len(wanted) < len(asked):
             asked = unique(asked)
-        if wanted <= fitting:
-            return Filtered(asked, Refusals(self._index, entry, (), known))
-        refused = [name for name in asked if name not in fitting]
-        return Filtered([name for name in asked if name in fitting], Refusals(self._index, entry, refused, known))
+        refused: list[str] = []
+        if not wanted <= fitting:
+            refused = [name for name in asked if name not in fitting]
+            asked = [name for name in asked if name in fitting]
+            wanted.difference_update(refused)
+        self._passed = asked, wanted
+        return Filtered(asked, Refusals(self._index, entry, refused, known))
 
     def rank(self, ask: PodAsk, names: Sequence[str], most: int | None = None) -> list[tuple[str, int]]:
         """Return those of these nodes that fit with 0 to 10 points, the best, which alone has 10, first.
@@ -127,7 +131,9 @@ class Books:
         `most`: only so many of them.
         """
         plan = plan_of(ask.shape, self._defaults)
-        wanted = set(names)
+        passed, wanted = self._passed
+        if passed is not names:
+            wanted = set(names)
         entry = self._index.entry(plan)
         own = self._own_nodes(ask.uid)
         if own:
@@ -138,7 +144,9 @@ class Books:
             best = [name for _, name in order if name in wanted]
             return steps(best[:most], len(best))
         best = list(islice((name for name in self._index.ordered(entry) if name in wanted), most))
-        return steps(best, len(best) if most is None else len(wanted & entry.fitting))
+        if most is None or len(best) < most:
+            return steps(best, len(best))
+        return steps(best, len(wanted) if wanted <= entry.fitting else len(wanted & entry.fitting))
 
     def why(self, ask: PodAsk) -> Verdicts:
         """Return what every node and every card says to the pod."""
@@ -167,15 +175,20 @@ class Books:
         if pod is not None and (pod.node or pod.finished):
             value = f"bound to node {pod.node}" if pod.node else "finished"
             raise ShareRefused(ask.subject, value, "only a pod that waits gets a place", "nothing: it has its own")
-        found = self._fit(ask, node)
+        held = self._reservations.get(ask.uid)
+        state = self._nodes.get(node)
+        is_same = held is not None and state is not None and held.holds(ask, node, state.stamp)
+        found = held.placement if held is not None and is_same else self._fit(ask, node)
         if isinstance(found, Unfit):
             raise found.error(ask.subject)
         if self.promises is not None:
             self.promises.hold(ask, found)
-        held = self._reservations.get(ask.uid)
         is_binding = held is not None and held.is_binding and held.node == node
-        self._reservations.put(Reservation(ask, found, now + self._reserved_s, is_binding))
-        self._put(ask.uid, node, _reserved(ask, found))
+        if not is_same:
+            self._put(ask.uid, node, _reserved(ask, found))
+        self._reservations.put(
+            Reservation(ask, found, now + self._reserved_s, is_binding, stamp=self._nodes[node].stamp)
+        )
         return found
 
     def release(self, uid: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import TYPE_CHECKING, Final
 
 from partage.devices.rules import RULES
@@ -17,7 +18,7 @@ from partage.model.reasons import Code
 from partage.model.share import CORES_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from partage.devices.rules import Topology
     from partage.model.grant import Mode
@@ -115,6 +116,7 @@ class Kinds:
     def __init__(self) -> None:
         self._kinds: dict[CardKind, CardKind] = {}
         self._models: dict[tuple[int, ...], int] = {}
+        self._sizes: dict[tuple[int, str], tuple[int, int, int]] = {}
         self._topologies: dict[tuple[object, ...], dict[str, Topology]] = {}
 
     def kind(self, kind: CardKind) -> CardKind:
@@ -124,6 +126,15 @@ class Kinds:
     def model(self, kinds: tuple[int, ...]) -> int:
         """Return the number of all nodes that have cards of these kinds (their ids) in this order."""
         return self._models.setdefault(kinds, len(self._models))
+
+    def size(self, model: int, backend: str, kinds: Sequence[CardKind]) -> tuple[int, int, int]:
+        """Return the seats, permille and bytes of all cards of one vendor on a node of this model."""
+        found = self._sizes.get((model, backend))
+        if found is None:
+            own = [kind for kind in kinds if kind.backend == backend]
+            found = sum(kind.seats for kind in own), CORES_MAX * len(own), sum(kind.line for kind in own)
+            self._sizes[model, backend] = found
+        return found
 
     def sizes(self) -> set[int]:
         """Return the bytes that cards of these kinds carry."""
@@ -161,6 +172,7 @@ class NodeState:
         "seats",
         "seats_used",
         "shared",
+        "stamp",
         "tenants",
         "topologies",
         "uses",
@@ -171,6 +183,7 @@ class NodeState:
         self.name = name
         self.shared = shared
         self.facts: NodeFacts | None = None
+        self.stamp = 0  # another one after each change
         self.pods: dict[str, PodUse] = {}
         self.kinds: list[CardKind] = []
         self.model = shared.model(())
@@ -202,6 +215,7 @@ class NodeState:
 
     def recount(self) -> None:
         """Add everything up anew."""
+        self.stamp += 1
         self.memory = [kind.line for kind in self.kinds]
         self.cores = [CORES_MAX] * len(self.kinds)
         self.seats = [kind.seats for kind in self.kinds]
@@ -232,6 +246,7 @@ class NodeState:
             self._count(use, -1)
 
     def _count(self, use: PodUse, sign: int) -> None:
+        self.stamp += 1
         self.uses.clear()
         self.empty_mask = -1
         for uuid, need in use.need.items():
@@ -285,17 +300,20 @@ class NodeState:
         """Return what is used of all cards of one vendor."""
         found = self.uses.get(backend)
         if found is None:
-            at = [at for at, kind in enumerate(self.kinds) if kind.backend == backend]
-            free = (sum(free[one] for one in at) for free in (self.seats, self.cores, self.memory))
-            sizes = self.sizes(backend)
-            used = [(there - left) * SCALE // (there or 1) for there, left in zip(sizes, free, strict=True)]
+            free: list[Iterable[int]] = [self.seats, self.cores, self.memory]
+            own = [kind.backend == backend for kind in self.kinds]
+            if not all(own):
+                free = [compress(amounts, own) for amounts in free]
+            left = map(sum, free)
+            used = [
+                (there - left) * SCALE // (there or 1) for there, left in zip(self.sizes(backend), left, strict=True)
+            ]
             found = self.uses[backend] = NodeUse(used[0], used[1], used[2], sum(used))
         return found
 
     def sizes(self, backend: str) -> tuple[int, int, int]:
         """Return the seats, permille and bytes of all cards of one vendor."""
-        kinds = [kind for kind in self.kinds if kind.backend == backend]
-        return sum(kind.seats for kind in kinds), CORES_MAX * len(kinds), sum(kind.line for kind in kinds)
+        return self.shared.size(self.model, backend, self.kinds)
 
     @property
     def empty(self) -> int:

@@ -39,7 +39,7 @@ class Args(msgspec.Struct, frozen=True, rename="pascal"):
     """A question of `filter` or `prioritize`: which of these nodes, for this pod."""
 
     pod: PodView
-    node_names: tuple[_Text, ...] | None = None
+    node_names: list[_Text] | None = None
     nodes: NodeList | None = None
 
 

@@ -7,7 +7,6 @@ what it is ordered by. Integers only; cannot fail.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from partage.scheduler.cards import SCALE
@@ -117,10 +116,5 @@ def steps(ordered: Sequence[str], count: int) -> list[tuple[str, int]]:
 
     `count`: how many there are, of which `ordered` may be the first.
     """
-    return list(zip(ordered, _points(count), strict=False))
-
-
-@lru_cache(maxsize=64)
-def _points(count: int) -> tuple[int, ...]:
     rest = max(1, count - 1)
-    return tuple(TOP if place == 0 else TOP - 1 - (place - 1) * TOP // rest for place in range(count))
+    return [(name, TOP - 1 - (place - 1) * TOP // rest if place else TOP) for place, name in enumerate(ordered)]

@@ -19,17 +19,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """One promise. `until`: when it is given back; `is_binding`: its grant was handed out, so time does not end it."""
+    """One promise. `until`: when it is given back; `is_binding`: its grant was handed out, so time does not end it.
+
+    `stamp`: of the node with this promise on it.
+    """
 
     ask: PodAsk
     placement: Placement
     until: float
     is_binding: bool = False
+    stamp: int = -1
 
     @property
     def node(self) -> str:
         """Where."""
         return self.placement.node
+
+    def holds(self, ask: PodAsk, node: str, stamp: int) -> bool:
+        """Whether nothing has happened to the node since the same was promised there: the same fits there still."""
+        return self.stamp == stamp and self.node == node and self.ask == ask
 
 
 class Reservations:

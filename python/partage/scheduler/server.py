@@ -18,6 +18,7 @@ import structlog
 from aiohttp import web
 
 from partage.model import PartageError, UsageError
+from partage.scheduler.echo import Echo
 from partage.scheduler.protocol import BindAnswer, FilterAnswer, encode, read_args, read_bind
 
 if TYPE_CHECKING:
@@ -54,15 +55,16 @@ class Service(Protocol):
 
 def application(service: Service, request_bytes: int) -> web.Application:
     """Return the pages, for `serve` or for a test's server."""
+    echo = Echo()
 
     async def filter_(body: bytes) -> bytes:
         args = read_args(body)
         answer = (await service.extender()).filter(args)
         service.requests.filtered(len(answer.node_names or ()))
-        return encode(answer)
+        return echo.write(answer)
 
     async def prioritize(body: bytes) -> bytes:
-        args = read_args(body)
+        args = echo.read(body)
         return encode((await service.extender()).prioritize(args))
 
     async def bind(body: bytes) -> bytes:
