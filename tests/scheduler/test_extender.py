@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from partage.model import names
+from partage.model import UsageError, names
 from partage.scheduler.protocol import encode, read_args
 from tests.cluster.scheduling import node, share_pod
 from tests.scheduler.extending import Desk, one_card
@@ -53,6 +53,15 @@ def test_whole_nodes_come_back_byte_for_byte_and_strangers_are_judged_as_they_st
     assert set(answer.failed_and_unresolvable_nodes) == {"a", "template-2"}
     assert "template-1" not in desk.books.nodes
     assert desk.books.reservation("uid-p") is None
+
+
+def test_k18_a_whole_node_that_is_none_is_said_to_whoever_asked() -> None:
+    desk = Desk(one_card("a"))
+    bad = one_card("stranger")
+    bad["metadata"]["annotations"] = {"partage.io/devices": 7}
+    question = {"Pod": desk.pod("p", memory=BIG), "Nodes": {"items": [bad]}}
+    with pytest.raises(UsageError, match="what kube-scheduler sends"):
+        desk.extender.filter(read_args(json.dumps(question).encode()))
 
 
 def test_the_last_place_is_promised_before_the_bind() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from partage.kube.poster import Answer
 from partage.scheduler.bind import TRIES, UNKNOWN_S
+from tests.kube.support import until
 from tests.scheduler.extending import BOUND, LOST, NOT_REACHED, Desk, answer, one_card
 
 if TYPE_CHECKING:
@@ -201,5 +202,59 @@ def test_a_caller_that_hangs_up_leaves_an_order_that_is_unknown() -> None:
         await asyncio.gather(bind, return_exceptions=True)
         assert desk.binder.unknown == 1
         assert len(free(desk)) == 1
+
+    played(play)
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_k15_a_bound_pod_that_the_watch_never_shows_is_read(is_there: bool) -> None:
+    """It was bound and deleted while the watch was broken: no event and no list ever names it."""
+
+    async def play(desk: Desk) -> None:
+        pod, chosen = await start(desk)
+        assert await desk.bind(pod, chosen) == ""
+        if not is_there:
+            del desk.api.pods["p"]
+        for _ in range(2):
+            desk.clock.time += UNKNOWN_S + 1
+            await desk.extender.settle()
+        assert len(free(desk)) == (1 if is_there else 2)
+        assert len(desk.binder) == int(is_there)
+        assert desk.extender.results == ({"bound": 1} if is_there else {"bound": 1, "gone": 1})
+        if is_there:
+            desk.show("p")
+            assert len(desk.binder) == 0
+
+    played(play)
+
+
+def test_k17_a_pod_whose_bind_was_unknown_is_tried_again_once_that_is_over() -> None:
+    """kube-scheduler has put it away: of the answer that it waits for it hears nothing."""
+
+    async def play(desk: Desk) -> None:
+        pod, chosen = await start(desk)
+        desk.api.next.extend([(LOST, False)] * TRIES)
+        await desk.bind(pod, chosen)
+        assert desk.filter(pod, [name for name in ("a", "b") if name != chosen]) == []
+        waker = asyncio.ensure_future(desk.duties.waker.run())
+        await asyncio.sleep(0.05)
+        assert desk.api.writes == [], "not while it may be bound"
+        desk.clock.time += UNKNOWN_S
+        await desk.extender.settle()
+        await until(lambda: desk.api.writes)
+        waker.cancel()
+        assert desk.api.writes[0]["metadata"]["uid"] == "uid-p"
+
+    played(play)
+
+
+def test_k15_what_is_promised_to_a_pod_that_was_deleted_unbound_is_given_back() -> None:
+    async def play(desk: Desk) -> None:
+        pod, _ = await start(desk)
+        assert len(free(desk)) == 1
+        desk.api.pods["p"]["metadata"] |= {"deletionTimestamp": "2026-11-30T00:00:00Z", "finalizers": ["x/y"]}
+        desk.show("p")
+        assert free(desk) == ["a", "b"]
+        assert pod["metadata"]["uid"] == "uid-p"
 
     played(play)

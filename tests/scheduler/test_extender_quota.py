@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from partage.model.units import GI, MI
+from partage.scheduler.quota.feed import UNSEEN_S
 from partage.scheduler.quota.limits import Limit
+from partage.scheduler.views import WatchedPod
 from tests.cluster.scheduling import node
 from tests.scheduler.extending import Desk
 
@@ -85,3 +90,32 @@ def test_a_pod_that_fits_nowhere_asks_for_room_and_one_without_quota_does_not() 
     made.duties.quotas.set_limit(Limit("default", "q", {MEMORY: 0}))
     assert made.filter(made.pod("poor", memory=1000)) == []
     assert asked == ["late ['a']"]
+
+
+def test_k21_a_pod_that_the_watch_never_shows_does_not_count_for_ever() -> None:
+    """It came, was asked about and went while the watch was broken."""
+    made = desk(10000, node("a", 1))
+    taken, refused = made.pod("taken", memory=6000), made.pod("refused", memory=4000)
+    assert made.choose(taken)
+    assert made.choose(made.pod("full", memory=70_000)) == ""
+    assert made.filter(refused, []) == []
+    assert used(made) == 10000
+
+    async def later() -> None:
+        await made.extender.settle()
+        made.clock.time += UNSEEN_S + 1
+        await made.extender.settle()  # what was promised is given back
+        await made.extender.settle()
+
+    asyncio.run(later())
+    assert used(made) == 0
+
+
+def test_k21_a_pod_that_was_deleted_unplaced_does_not_count_whoever_keeps_it() -> None:
+    made = desk(10000)
+    pod = made.pod("p", memory=6000)
+    made.filter(pod)
+    assert used(made) == 6000
+    pod["metadata"]["deletionTimestamp"] = "2026-11-30T00:00:00Z"
+    made.duties.quotas.set_pod(msgspec.convert(pod, WatchedPod))
+    assert used(made) == 0

@@ -7,10 +7,13 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from partage.kube.events import QUEUE_MAX
 from partage.model import names
 from partage.scheduler.bind import BindOrder
 from partage.scheduler.tell import AGAIN_S, FRESH_S, REFRESH_S, SUCCESSES, Subject
+from partage.scheduler.views import WatchedPod
 from tests.cluster.scheduling import node
 from tests.kube.support import until
 from tests.scheduler.extending import Desk
@@ -139,6 +142,29 @@ def test_what_a_pod_was_told_before_this_term_is_turned_too() -> None:
             assert await desk.bind(pod, desk.choose(pod)) == ""
             (condition,) = await written(desk)
         assert condition["status"] == "True"
+
+    asyncio.run(play())
+
+
+def test_k24_what_a_placed_pod_says_of_its_waiting_is_turned_whoever_bound_it() -> None:
+    """The answer to its binding was lost, or the leader ended between the binding and the condition."""
+
+    async def play() -> None:
+        desk = small_cluster()
+        desk.pod("p")
+        waits = {"type": names.CONDITION_PLACED, "status": "False", "reason": "CardInsufficientMemory"}
+        desk.api.pods["p"] |= {"status": {"conditions": [waits]}}
+        desk.api.pods["p"]["spec"]["nodeName"] = "a"
+        async with told(desk):
+            desk.tell.is_bound(msgspec.convert(desk.api.pods["p"], WatchedPod))
+            assert await written(desk) == [], "without a grant it was somebody else"
+            desk.api.pods["p"]["metadata"]["annotations"] = {names.GRANT: "{}"}
+            for _ in range(3):
+                desk.tell.is_bound(msgspec.convert(desk.api.pods["p"], WatchedPod))
+                conditions = await written(desk)
+            desk.tell.placed(BindOrder("uid-p", "default", "p", "a", "grant"), 10)
+            assert await written(desk) == conditions, "and only once"
+        assert [(one["status"], one["message"]) for one in conditions] == [("True", "bound to node a")]
 
     asyncio.run(play())
 

@@ -7,6 +7,7 @@ import itertools
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
+import pytest
 
 from partage.model import KubeError
 from partage.model.pod import PodView
@@ -26,6 +27,7 @@ class World:
         self.fitting: set[str] = set()
         self.touched: list[tuple[str, float]] = []
         self.fails = 0
+        self.status = 500
         self.waker = Waker(cast("Any", self), self.clock, lambda _pod, one: one.uid in self.fitting)
 
     def refuse(self, uid: str) -> None:
@@ -37,7 +39,7 @@ class World:
         self.touched.append((body["metadata"]["uid"], self.clock.now() - 1000))
         if self.fails:
             self.fails -= 1
-            raise KubeError("pod", "no", "", "", status=500)
+            raise KubeError("pod", "no", "", "", status=self.status)
 
     async def seconds(self, count: int) -> None:
         for _ in range(count):
@@ -87,6 +89,38 @@ def test_kube_scheduler_has_its_own_chance_first_and_distances_grow() -> None:
     gaps = [later - earlier for earlier, later in itertools.pairwise(moments)]
     assert gaps[:5] == [2, 4, 8, 16, 32]
     assert max(gaps) <= MOST_S
+
+
+def test_distances_begin_anew_where_it_did_not_fit_in_between() -> None:
+    world = World()
+
+    async def script() -> None:
+        world.fitting.add("a")
+        world.refuse("a")
+        await world.seconds(100)
+        world.fitting.clear()
+        await world.seconds(200)
+        world.touched.clear()
+        world.fitting.add("a")
+        await world.seconds(10)
+
+    play(world, script)
+    assert [at for _, at in world.touched] == [301, 303, 307]
+
+
+@pytest.mark.parametrize("status", [404, 409])
+def test_a_pod_that_the_api_server_does_not_have_is_forgotten(status: int) -> None:
+    world = World()
+    world.status = status
+
+    async def script() -> None:
+        world.fitting.add("a")
+        world.fails = 1
+        world.refuse("a")
+        await world.seconds(100)
+
+    play(world, script)
+    assert len(world.touched) == 1
 
 
 def test_a_pod_that_is_bound_or_gone_is_forgotten_and_a_failed_write_is_no_end() -> None:

@@ -5,7 +5,8 @@
 The Binding names the pod's UID, so a successor of the same name is never bound by it, and a pod can be bound only once:
 the same order may therefore be sent again. What comes of it:
 
-- bound: until the watch shows the pod bound, the pod stays *open* here, with its node and its grant;
+- bound: until the watch shows the pod bound, the pod stays *open* here, with its node and its grant; one that went
+  while the watch was broken is never shown, so the pod is read where that takes longer than `UNKNOWN_S`;
 - refused (404, 409, 422, a policy): nothing happened and nothing will;
 - unknown: no answer, or an error in the midst of it. It may have happened, it may happen yet. The pod stays open, its
   cards stay promised, and the next attempt sends the same order again, to the same node, until one of these is certain:
@@ -187,18 +188,26 @@ class Binder:
         self._open.pop(uid, None)
 
     def lost(self) -> Iterator[BindOrder]:
-        """Yield unknown orders that are old enough to be asked about."""
+        """Yield orders of which the watch should have shown the end by now."""
         now = self._clock.now()
         for entry in tuple(self._open.values()):
-            if not entry.busy and not entry.is_bound and now - entry.sent_at > UNKNOWN_S:
+            if not entry.busy and now - entry.sent_at > UNKNOWN_S:
                 yield entry.order
 
-    async def settle(self, order: BindOrder) -> Outcome:
-        """Return what became of an order that is old enough; it is no longer open unless that is unknown still."""
+    async def settle(self, order: BindOrder) -> Outcome | None:
+        """Return what became of such an order, None: nothing that was not known; it stays open while the pod may be."""
         outcome = await self._look(order, "no answer in time")
+        entry = self._open.get(order.uid)
+        if entry is None:  # the watch was faster
+            return None
+        if entry.is_bound and outcome.result is not Result.GONE:
+            entry.sent_at = self._clock.now()
+            return None
         if outcome.result is Result.UNBOUND:
             outcome = Outcome(Result.REFUSED, outcome.message)
-        if outcome.result is not Result.UNKNOWN:
+        if outcome.result is Result.BOUND:
+            entry.is_bound, entry.sent_at = True, self._clock.now()
+        elif outcome.result is not Result.UNKNOWN:
             self._open.pop(order.uid, None)
         return outcome
 

@@ -131,6 +131,9 @@ class Duties:
     # ---- what the parts ask for --------------------------------------------------------------------------------------
 
     def _fits(self, pod: PodView, ask: PodAsk) -> bool:
+        """Whether a pod that was refused has a place by now and nobody is about to give it one."""
+        if self._books.reservation(ask.uid) is not None:
+            return False
         try:
             return bool(self._books.filter(self.quotas.narrowed(pod, ask)).fitting)
         except QuotaRefused:

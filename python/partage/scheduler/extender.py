@@ -16,7 +16,6 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-import msgspec
 import structlog
 
 from partage.devices.ask import read_ask
@@ -35,12 +34,14 @@ from partage.scheduler.protocol import (
     HostPriority,
     NodeList,
     named,
+    read_node,
 )
 from partage.scheduler.quota.feed import QuotaRefused
-from partage.scheduler.views import WatchedNode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+    import msgspec
 
     from partage.devices.requests import AskOptions
     from partage.kube import Clock
@@ -57,7 +58,6 @@ if TYPE_CHECKING:
 
 ASKS_MAX: Final = 20_000  # of pods between filter and bind
 RANKED_MAX: Final = 16  # only the best of them counts, and a thousand scores take kube-scheduler a millisecond to read
-_NODE: Final = msgspec.json.Decoder(WatchedNode)
 
 log = structlog.get_logger("partage.scheduler")
 
@@ -125,6 +125,8 @@ class Extender:
             return self._filter_whole(ask, candidates)
         order = self._binder.order_of(ask.uid)
         if order is not None:
+            if order.node not in candidates.names:
+                self._waker.refused(args.pod, ask)  # kube-scheduler does not hear when this is over
             return _pinned(candidates, order)
         self._books.release(ask.uid)  # kube-scheduler begins anew: what was promised it before has no taker
         found = self._found(args.pod, ask, candidates.names)
@@ -160,7 +162,7 @@ class Extender:
         if strangers:
             books = Books()
             for name in strangers:
-                books.set_node(node_facts(_NODE.decode(whole[name])))
+                books.set_node(node_facts(read_node(whole[name])))
             found.append(books.filter(ask, strangers))
         fits = {name for part in found for name in part.fitting}
         refused = {name: text for part in found for name, text in part.refused.texts().items()}
@@ -259,18 +261,24 @@ class Extender:
         """Ask about binds that have no known end for long, and give back promises that no bind came for."""
         for order in list(self._binder.lost()):
             outcome = await self._binder.settle(order)
+            if outcome is None:
+                continue
             log.warning("a bind's end found out", pod=f"{order.namespace}/{order.name}", result=outcome.result.value)
             self._end(order, outcome)
         for uid in self._books.expire(self._clock.now()):
             log.info("a promise expired", uid=uid)
+        self._quotas.forget_unseen(self._clock.now(), lambda uid: self._books.reservation(uid) is not None)
 
     # ---- pods --------------------------------------------------------------------------------------------------------
 
     def saw(self, pod: WatchedPod) -> None:
         """Take note of a pod as the watch shows it; called after the books were told."""
         self._binder.saw(pod)
-        if pod.node:
-            self._forget(pod.uid)
+        if pod.waits:
+            return
+        if not pod.node and self._binder.order_of(pod.uid) is None:  # deleted, and kept by a finalizer
+            self._books.release(pod.uid)
+        self._forget(pod.uid)
 
     def gone(self, uid: str) -> None:
         """Take note that a pod is gone."""

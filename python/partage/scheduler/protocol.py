@@ -13,6 +13,7 @@ import msgspec
 
 from partage.model import UsageError
 from partage.model.pod import PodView  # noqa: TC001 -- msgspec reads annotations at run time
+from partage.scheduler.views import WatchedNode
 
 _Text = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
 _MESSAGE_MAX: Final = 300
@@ -84,6 +85,7 @@ class BindAnswer(msgspec.Struct, rename="pascal", omit_defaults=True):
 _ARGS: Final = msgspec.json.Decoder(Args)
 _BIND: Final = msgspec.json.Decoder(BindArgs)
 _NAME: Final = msgspec.json.Decoder(NodeName)
+_NODE: Final = msgspec.json.Decoder(WatchedNode)
 encode: Final = msgspec.json.Encoder().encode
 
 
@@ -113,6 +115,14 @@ def named(nodes: NodeList) -> dict[str, msgspec.Raw]:
     """Return name -> node of whole nodes; raises UsageError."""
     try:
         return {_NAME.decode(node).metadata.name: node for node in nodes.items or ()}
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise _refused(error) from error
+
+
+def read_node(node: msgspec.Raw) -> WatchedNode:
+    """Return a whole node; raises UsageError."""
+    try:
+        return _NODE.decode(node)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise _refused(error) from error
 

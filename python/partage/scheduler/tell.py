@@ -121,6 +121,7 @@ class Tell:
         self._tells_success = tells_success
         self._said: OrderedDict[str, _Said] = OrderedDict()
         self._queue: OrderedDict[str, Verdict] = OrderedDict()
+        self._turned: OrderedDict[str, None] = OrderedDict()  # pods of which it was said that they are placed
         self._wake = asyncio.Event()
         self._dropped = 0
         self.refusals: dict[str, int] = {}
@@ -199,8 +200,18 @@ class Tell:
         """Take note of what a pod's condition said before this term, so that it is turned when the pod is placed."""
         self._said.setdefault(pod.uid, _Said(reason, self._clock.now()))
 
+    def is_bound(self, pod: WatchedPod) -> None:
+        """Turn what a placed pod still says of its waiting: the answer to its binding was lost, or an earlier term's."""
+        condition = pod.condition(names.CONDITION_PLACED)
+        if condition is None or condition.status != "False" or pod.uid in self._turned:
+            return
+        if names.GRANT in pod.annotations:
+            self._said.pop(pod.uid, None)
+            self._enqueue(Verdict(_subject(pod), holds=True, reason=PLACED, message=f"bound to node {pod.node}"))
+
     def forget(self, uid: str) -> None:
         """Forget a pod that is gone."""
+        self._turned.pop(uid, None)
         self._said.pop(uid, None)
         self._queue.pop(uid, None)
         self._successes.forget(uid)
@@ -237,6 +248,10 @@ class Tell:
             self._dropped += 1
             return
         self._queue[verdict.subject.uid] = verdict
+        if verdict.holds:
+            self._turned[verdict.subject.uid] = None
+            if len(self._turned) > KNOWN_MAX:
+                self._turned.popitem(last=False)
         self._wake.set()
 
     async def _write_all(self) -> None:
@@ -264,6 +279,7 @@ class Tell:
             )
         except KubeError as error:  # 404, 409: the pod is gone; else the next code that comes to the front is written
             self._dropped += 1
+            self._turned.pop(subject.uid, None)
             log.info("a condition was not written", pod=f"{subject.namespace}/{subject.name}", problem=str(error))
         else:
             self.written += 1

@@ -129,7 +129,9 @@ class Reign:
     def _saw(self, pod: WatchedPod) -> None:
         self.extender.saw(pod)
         self.duties.saw(pod)
-        if not pod.node:
+        if pod.node:
+            self.tell.is_bound(pod)
+        else:
             if pod.scheduler not in self._world.schedulers and asks_for_shares(pod):
                 self.tell.stray(pod)
             condition = pod.condition(names.CONDITION_PLACED)

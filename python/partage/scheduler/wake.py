@@ -2,9 +2,9 @@
 
 A quota that is raised is nothing to kube-scheduler, and of a pod that ends it may hear before us, asks, is refused, and
 then leaves the pod for minutes. So pods that were refused are asked about again here, which is cheap, and one that fits
-by now is touched: an annotation with the time makes kube-scheduler put it in its queue. Each pod is touched at growing
-distances, for other things may keep it waiting of which we do not know. What can go wrong: the API server does not take
-the annotation; the log says so, and the next time comes.
+by now is touched: an annotation with the time makes kube-scheduler put it in its queue. A pod that goes on fitting is
+touched at growing distances, for then other things keep it waiting of which we do not know. What can go wrong: the API
+server does not take the annotation; the log says so, and the next time comes, unless the pod is gone.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ if TYPE_CHECKING:
 AGAIN: Final = f"{names.PREFIX}again"
 EVERY_S: Final = 1.0
 FIRST_S: Final = 2.0  # after a refusal: kube-scheduler tries by itself within a second where it knows of a change
-MOST_S: Final = 60.0
+MOST_S: Final = 300.0  # as kube-scheduler itself tries again whatever happens
 AT_ONCE: Final = 100  # pods looked at each time
 KNOWN_MAX: Final = 20_000
+GONE: Final = frozenset({404, 409})
 
 log = structlog.get_logger("partage.scheduler")
 
@@ -83,7 +84,10 @@ class Waker:
             return
         self._waiting.move_to_end(uid)
         now = self._clock.now()
-        if one.due > now or not self._fits(one.pod, one.ask):
+        if one.due > now:
+            return
+        if not self._fits(one.pod, one.ask):
+            one.wait = FIRST_S
             return
         one.due, one.wait = now + one.wait, min(MOST_S, 2 * one.wait)
         body = {"metadata": {"uid": uid, "annotations": {AGAIN: self._clock.date().isoformat(timespec="seconds")}}}
@@ -91,6 +95,8 @@ class Waker:
             await self._client.patch(WatchedPod, one.ask.name, body, namespace=one.ask.namespace)
         except KubeError as error:
             log.info("not touched", pod=one.ask.subject, error=str(error))
+            if error.status in GONE:
+                self.forget(uid)
             return
         self.touched += 1
         await asyncio.sleep(0)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from partage.scheduler.quota.charge import CardSize
     from partage.scheduler.views import WatchedPod
 
+UNSEEN_S: Final = 300.0  # after which a pod that the watch has not shown is gone: it came and went while that was broken
 STEP: Final = "ask for less, end other pods of the namespace, or have the quota raised"
 
 log = structlog.get_logger("partage.scheduler")
@@ -80,6 +81,7 @@ class QuotaFeed:
         self._sizes = sizes
         self._warn = warn
         self._counted: set[str] = set()  # namespaces that have, or had, quotas of ours
+        self._unseen: dict[str, float | None] = {}  # pods that the watch has not shown: since when, None: just now
 
     # ---- from the watch ----------------------------------------------------------------------------------------------
 
@@ -108,6 +110,7 @@ class QuotaFeed:
 
     def pod_changed(self, change: Change[WatchedPod]) -> None:
         """Take a pod as it is now, where somebody limits its namespace."""
+        self._unseen.pop(change.key.uid, None)
         if change.key.namespace not in self._counted:
             return
         if change.kind == "deleted":
@@ -116,8 +119,8 @@ class QuotaFeed:
             self.set_pod(change.object)
 
     def set_pod(self, pod: WatchedPod) -> None:
-        """Count a pod; one that has ended or asks for nothing of ours does not count."""
-        if pod.is_finished:
+        """Count a pod; one that has ended, or was deleted unplaced, or asks for nothing of ours does not count."""
+        if pod.is_finished or not (pod.node or pod.waits):
             self.book.drop_pod(pod.uid)
             return
         if pod.node:
@@ -151,6 +154,7 @@ class QuotaFeed:
             return ask
         if not self.book.knows(ask.uid):
             self._put(pod, self._asked(ask), placed=False)  # the watch has not brought it yet
+            self._unseen[ask.uid] = None
         exceeded = self.book.verdict(ask.uid)
         if exceeded is not None:
             raise QuotaRefused(ask.subject, exceeded)
@@ -173,6 +177,15 @@ class QuotaFeed:
         """Count a pod as waiting again: its reservation was given back."""
         if ask.namespace in self._counted:
             self.book.release(ask.uid, self._asked(ask))
+
+    def forget_unseen(self, now: float, is_promised: Callable[[str], bool]) -> None:
+        """Forget pods that were asked about and never shown, unless cards are promised to them; called now and then."""
+        for uid, since in list(self._unseen.items()):
+            if since is None:
+                self._unseen[uid] = now
+            elif now - since > UNSEEN_S and not is_promised(uid):
+                del self._unseen[uid]
+                self.book.drop_pod(uid)
 
     def check_grant(self, pod: WatchedPod, grant: Grant) -> None:
         """Raise QuotaRefused where the quotas do not allow what a bound pod has more with this grant than now."""
@@ -224,7 +237,7 @@ def _grant_of(pod: WatchedPod) -> Grant | None:
     """Return what a bound pod has, None where nothing that can be read says it."""
     subject, annotations = pod.subject, pod.annotations
     try:
-        if names.GRANT in annotations:
+        if annotations.get(names.GRANT):
             return parse_grant(annotations[names.GRANT], uid=pod.uid, node=pod.node, pod=subject)
         if TWIN in annotations:
             containers = [name for name, _ in pod.order]
