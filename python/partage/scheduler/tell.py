@@ -201,7 +201,7 @@ class Tell:
         self._said.setdefault(pod.uid, _Said(reason, self._clock.now()))
 
     def is_bound(self, pod: WatchedPod) -> None:
-        """Turn what a placed pod still says of its waiting: the answer to its binding was lost, or an earlier term's."""
+        """Turn what a placed pod still says of its waiting: its binding was not answered, or an earlier term's."""
         condition = pod.condition(names.CONDITION_PLACED)
         if condition is None or condition.status != "False" or pod.uid in self._turned:
             return

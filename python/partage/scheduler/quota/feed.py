@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from partage.scheduler.quota.charge import CardSize
     from partage.scheduler.views import WatchedPod
 
-UNSEEN_S: Final = 300.0  # after which a pod that the watch has not shown is gone: it came and went while that was broken
+UNSEEN_S: Final = 300.0  # then a pod that was not shown is gone: it came and went while the watch was broken
 STEP: Final = "ask for less, end other pods of the namespace, or have the quota raised"
 
 log = structlog.get_logger("partage.scheduler")
