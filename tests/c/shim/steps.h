@@ -22,6 +22,14 @@ static struct {
 	void (*action)(void);
 } steps;
 
+/* How many instructions to choose. AddressSanitizer's build executes many times as many, and what it looks for does not
+ * lie between two of them: there it is a few. */
+#ifdef __SANITIZE_ADDRESS__
+#define STEPS_POINTS(plain) ((plain) / 5)
+#else
+#define STEPS_POINTS(plain) (plain)
+#endif
+
 #if defined __x86_64__ && !defined __SANITIZE_THREAD__
 #define STEPS_TRAP_FLAG 0x100
 

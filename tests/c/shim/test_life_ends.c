@@ -12,7 +12,7 @@
 
 /* ---- exit() anywhere ---------------------------------------------------------------------------------------------------- */
 
-#define POINTS 60
+#define POINTS STEPS_POINTS(60)
 
 /* Allocation and free, and a refusal. */
 static void work(void)

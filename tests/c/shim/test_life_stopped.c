@@ -9,7 +9,7 @@
 #include "life.h"
 #include "steps.h"
 
-#define POINTS     25
+#define POINTS     STEPS_POINTS(25)
 #define WATCHDOG_S 60 /* stands for "waits for ever" */
 
 static void stop_here(void)
