@@ -97,7 +97,10 @@ class XidThread:
         with translated("NVML's events"):
             events = pynvml.nvmlEventSetCreate()
         try:
-            uuids = _register(events, self._cards)
+            cards = self._cards
+            uuids = _register(events, cards)
+            if len(uuids) < len(cards):  # lost already, or without events
+                self._say(Disturbed("a card cannot be watched"))
             while not self._changed.is_set():
                 if uuids:
                     self._wait(events, uuids)
