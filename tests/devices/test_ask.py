@@ -123,6 +123,17 @@ def test_wrong_values(limits: dict[str, Any], named: str, value: str) -> None:
     assert "accepted" in problem or "1 card or more" in problem
 
 
+def test_what_a_share_means_nothing_with() -> None:
+    """C063 (K09): said by whoever reads the pod, so a pod that came past the webhook gets no grant either."""
+    loud = [{"name": "loud", "securityContext": {"privileged": True}}]
+    (problem,) = problems_of(pod_of(gpu(), initContainers=loud))
+    assert problem.startswith("container loud: privileged; a pod with shares has no privileged container")
+    (problem,) = problems_of(pod_of(gpu(), os={"name": "windows"}))
+    assert problem.startswith("spec.os.name: windows; shares are held on Linux nodes")
+    assert read_ask(pod_of(gpu(0), initContainers=loud, os={"name": "windows"})) is None
+    assert read_ask(pod_of(gpu(), os={"name": "linux"})) is not None
+
+
 def test_every_problem_is_named_at_once() -> None:
     pod = pod_of(
         gpu(mem="x", cores=200), annotations={"hami.io/gpu-scheduler-policy": "pack", "partage.io/weight": "0"}

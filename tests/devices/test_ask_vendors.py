@@ -85,6 +85,12 @@ def test_shares_of_metax_cards(limits: dict[str, Any], memory: int | None, cores
         ({"aws.amazon.com/neuroncore": 129}, "aws.amazon.com/neuroncore"),
         ({"enflame.com/vgcu": 1, "enflame.com/vgcu-percentage": 101}, "enflame.com/vgcu-percentage"),
         ({"enflame.com/drs-gcu": 2, "enflame.com/vgcu-percentage": 50}, "enflame.com/vgcu-percentage"),
+        ({"enflame.com/vgcu": 2, "enflame.com/gcu-memory": 8}, "enflame.com/gcu-memory and enflame.com/vgcu"),
+        ({"enflame.com/gcu": 2, "enflame.com/gcu-core": 50}, "enflame.com/gcu and enflame.com/gcu-core"),
+        ({"enflame.com/gcu": 2, "enflame.com/vgcu-percentage": 50}, "enflame.com/gcu and enflame.com/vgcu-percentage"),
+        ({"metax-tech.com/gpu": 2, "metax-tech.com/vmemory": 4}, "metax-tech.com/gpu and metax-tech.com/vmemory"),
+        ({"metax-tech.com/gpu": 2, "metax-tech.com/vcore": 4}, "metax-tech.com/gpu and metax-tech.com/vcore"),
+        ({"kunlunxin.com/xpu": 2, "kunlunxin.com/vxpu-memory": 24576}, "kunlunxin.com/vxpu-memory and kunlunxin"),
         ({"enflame.com/gcu-memory": 8, "enflame.com/vgcu-percentage": 50}, "enflame.com/vgcu-percentage"),
         ({"kunlunxin.com/xpu": 1, "kunlunxin.com/vxpu": 1}, "kunlunxin.com/vxpu and kunlunxin.com/xpu"),
         ({**gpu(), "metax-tech.com/sgpu": 1}, "metax-tech.com/sgpu and nvidia.com/gpu"),
@@ -104,6 +110,9 @@ def test_percentages_of_enflame_cards() -> None:
     assert (part.percent, part.cores) == (330, 330)
     several = only(pod_of({"enflame.com/vgcu": 2, "enflame.com/vgcu-percentage": 33}))
     assert (several.percent, several.cores) == (None, 1000), "several are whole ones"
+    reading = read_pod(pod_of({"enflame.com/vgcu": 2, "enflame.com/vgcu-percentage": 33}))
+    assert reading is not None
+    assert reading.found[0].amounts.asked == {"enflame.com/vgcu-percentage": "33"}
 
 
 def test_selectors_are_those_of_the_vendors_asked() -> None:

@@ -38,6 +38,7 @@ VENDORS: Final[tuple[Vendor, ...]] = (NVIDIA, KUNLUN, METAX, NEURON, ENFLAME)
 KINDS: Final = frozenset(kind for vendor in VENDORS for kind in vendor.kinds)
 NAMES: Final = frozenset(name for vendor in VENDORS for name in vendor.names)
 DEFAULTS: Final = AskOptions()
+CONTAINERS_MAX: Final = 1024  # with shares in one pod; a question has up to 3 MiB of them, and others wait meanwhile
 #: Other ways to a card than a share of ours; none of them goes beside one in the same container.
 FOREIGN_KINDS: Final = frozenset({"nvidia.com/gpu.shared"})
 FOREIGN_PREFIX: Final = "nvidia.com/mig-"
@@ -104,6 +105,10 @@ def read_pod(pod: PodView | Mapping[str, object], options: AskOptions = DEFAULTS
     _check_ephemeral(view, problems)
     if not touched and not problems:
         return None
+    if len(touched) > CONTAINERS_MAX:
+        accepted = f"at most {CONTAINERS_MAX} are read, and far fewer fit into a grant"
+        problem = Problem("pod", f"{len(touched)} containers with shares", accepted, "make several pods of it")
+        raise AskError(view.subject, [problem])
     annotated = Annotated(view.annotations, problems)
     of_pod = _of_pod(view, annotated)
     found: list[Found] = []
@@ -118,6 +123,8 @@ def read_pod(pod: PodView | Mapping[str, object], options: AskOptions = DEFAULTS
             if amounts is not None:
                 vendors[vendor.name] = vendor
                 found.append(Found(path, role, container, amounts, _container_ask(asked, role, amounts, of_pod)))
+    if found:
+        _check_host(view, problems)
     _check_together(found, problems)
     wishes = read_wishes(annotated, tuple(vendors.values())) if found else Wishes()
     if problems:
@@ -154,19 +161,34 @@ def _check_ephemeral(view: PodView, problems: list[Problem]) -> None:
             problems.append(Problem(where, "asks for shares", accepted, "use kubectl exec in a container with a share"))
 
 
+def _check_host(view: PodView, problems: list[Problem]) -> None:
+    """Note what makes a share mean nothing: a privileged container sees every device node, and Windows has none.
+
+    Here and not in admission alone: a pod that came past the webhook and names our scheduler must get no grant either.
+    """
+    for container, _, _ in view.each():
+        if container.security_context is not None and container.security_context.privileged:
+            accepted = "a pod with shares has no privileged container, for that sees whole cards"
+            step = "drop it, or run what needs it in a pod without shares"
+            problems.append(Problem(f"container {container.name}", "privileged", accepted, step))
+    if view.spec.os is not None and view.spec.os.name == "windows":
+        accepted = "shares are held on Linux nodes"
+        problems.append(Problem("spec.os.name", "windows", accepted, "leave the shares out, or use a Linux image"))
+
+
 def _check_kinds(asked: Requested) -> None:
     """Note a container that asks for two kinds of shares: it has one hand-over, which cannot be mounted twice."""
-    kinds = [name for name in asked.names if name in _ANY_KIND or name.startswith(FOREIGN_PREFIX)]
-    kinds += [  # of which amounts alone ask for one
-        vendor.default
-        for vendor in VENDORS
-        if not vendor.names.isdisjoint(asked.names) and asked.names.isdisjoint(vendor.kinds)
-    ]
+    kinds = {name: name for name in asked.names if name in _ANY_KIND or name.startswith(FOREIGN_PREFIX)}
+    for vendor in VENDORS:
+        for amount, kind in vendor.amounts.items():  # each is of one kind: none is passed over in silence
+            if amount in asked:
+                kinds.setdefault(kind, amount)
+        if not vendor.names.isdisjoint(asked.names) and kinds.keys().isdisjoint(vendor.kinds):
+            kinds[vendor.default] = vendor.default  # of which amounts alone ask for one
     if len(kinds) > 1:
-        step = "put each into a container of its own"
-        asked.problems.append(
-            Problem(asked.where, f"asks for {' and '.join(sorted(kinds))}", "one kind of share", step)
-        )
+        step = "put each into a container of its own, or leave one out"
+        value = f"asks for {' and '.join(sorted(kinds.values()))}"
+        asked.problems.append(Problem(asked.where, value, "one kind of share", step))
 
 
 def _check_together(found: list[Found], problems: list[Problem]) -> None:

@@ -80,7 +80,8 @@ class Selectors:
 class Vendor:
     """A vendor's table. `kinds`: the resources that count cards or shares; `names`: all that are its; `read`: how.
 
-    `default`: the kind of which an amount without a count is.
+    `default`: the kind of which an amount without a count is; `amounts`: of which kind each amount is, where they are
+    not all of any.
     """
 
     name: str
@@ -89,6 +90,7 @@ class Vendor:
     names: frozenset[str]
     read: Callable[[Requested, Mapping[str, str], AskOptions], Amounts | None]
     selectors: Selectors = Selectors()
+    amounts: Mapping[str, str] = field(default_factory=dict)
 
 
 class Requested:
@@ -106,6 +108,11 @@ class Requested:
 
     def __contains__(self, name: str) -> bool:
         return name in self.names
+
+    def is_some(self, name: str) -> bool:
+        """Whether it names an amount, and not 0 of it."""
+        amount = parse_quantity(self.written(name)) if name in self else None
+        return name in self and (amount is None or amount.value != 0)
 
     def written(self, name: str) -> str:
         """Return an amount as it stands there."""

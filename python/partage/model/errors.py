@@ -21,10 +21,12 @@ with all four, which is what the command line prints.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+SHOWN_MAX: Final = 200  # characters of a value in a message: an annotation has up to 256 KiB
 
 
 class PartageError(Exception):
@@ -90,7 +92,12 @@ class Problem:
     step: str
 
     def __str__(self) -> str:
-        return f"{self.where}: {self.value}; {self.accepted}; {self.step}"
+        return f"{cut(self.where)}: {cut(self.value)}; {self.accepted}; {self.step}"
+
+
+def cut(text: str) -> str:
+    """Return what somebody else wrote, short enough that limit and step beside it are still read."""
+    return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}… ({len(text)} characters)"
 
 
 class AskError(PartageError):
@@ -99,7 +106,7 @@ class AskError(PartageError):
     def __init__(self, subject: str, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)
         first = self.problems[0]
-        super().__init__(subject, f"{first.where}: {first.value}", first.accepted, first.step)
+        super().__init__(subject, f"{cut(first.where)}: {cut(first.value)}", first.accepted, first.step)
 
     def __str__(self) -> str:
         return f"{self.subject}: " + " | ".join(str(problem) for problem in self.problems)

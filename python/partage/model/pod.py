@@ -109,6 +109,12 @@ class GateView(msgspec.Struct, frozen=True):
     name: str = ""
 
 
+class OsView(msgspec.Struct, frozen=True):
+    """What runs on the node."""
+
+    name: str = ""
+
+
 class SpecView(msgspec.Struct, frozen=True, rename="camel"):
     """What is to run. `priority` is what the API server made of the priority class."""
 
@@ -127,6 +133,7 @@ class SpecView(msgspec.Struct, frozen=True, rename="camel"):
     active_deadline_seconds: int | None = None
     scheduling_gates: tuple[GateView, ...] | None = None
     affinity: AffinityView | None = None
+    os: OsView | None = None
     resources: ResourcesView | None = None  # of the pod as a whole
 
 

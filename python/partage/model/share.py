@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from partage.model.errors import ShareRefused, UsageError
-from partage.model.units import format_memory
+from partage.model.units import format_memory, whole_number
 
 CORES_MAX: Final = 1000
 WEIGHT_MAX: Final = 10000
@@ -91,10 +91,11 @@ def default_weight(cores: int) -> int:
 
 def parse_weight(text: str) -> int:
     """Return the weight that `text` means, 1 to 10000; raises UsageError otherwise."""
-    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= WEIGHT_MAX):
+    weight = whole_number(text)
+    if weight is None or not 1 <= weight <= WEIGHT_MAX:
         limit = f"accepted: a whole number from 1 to {WEIGHT_MAX} (surplus is divided by weight)"
         raise UsageError(f"weight '{text}'", "not a weight", limit, "write one of these")
-    return int(text)
+    return weight
 
 
 def parse_priority(text: str) -> int:

@@ -26,7 +26,17 @@ CORES_FORMS: Final = "accepted: 30, 30%, 30.5%, 305‰ (0.1 % to 100 % of one de
 
 _MEMORY = re.compile(r"(\d+)(?:b|([kmgt])i?b?)?", re.IGNORECASE | re.ASCII)
 _SCALE: Final = {"": 1, "k": KI, "m": MI, "g": GI, "t": TI}
+_DIGITS: Final = 19  # of 2^63
 _CORES = re.compile(r"(\d+(?:\.\d+)?) ?(%|‰)?", re.ASCII)
+
+
+def whole_number(text: str) -> int | None:
+    """Return the number that ASCII digits write, however many; None for anything else and for 2^63 and more."""
+    digits = text.lstrip("0")
+    if not (text.isascii() and text.isdigit()) or len(digits) > _DIGITS:
+        return None  # Python itself raises ValueError for thousands of digits, which a tenant may write
+    number = int(digits or "0")
+    return number if number < 1 << 63 else None
 
 
 def parse_memory(text: str) -> Bytes:
@@ -37,9 +47,11 @@ def parse_memory(text: str) -> Bytes:
     match = _MEMORY.fullmatch(text)
     if match is None:
         raise UsageError(f"memory '{text}'", "not an amount", MEMORY_FORMS, "write the amount in one of these forms")
-    amount = int(match[1]) * _SCALE[(match[2] or "").lower()]
+    number = whole_number(match[1])
+    amount = -1 if number is None else number * _SCALE[(match[2] or "").lower()]
     if not 0 < amount < 1 << 63:
-        raise UsageError(f"memory '{text}'", f"{amount} bytes", MEMORY_FORMS, "write 1 byte to 2^63 - 1")
+        found = "0 bytes" if amount == 0 else "2^63 bytes or more"
+        raise UsageError(f"memory '{text}'", found, MEMORY_FORMS, "write 1 byte to 2^63 - 1")
     return Bytes(amount)
 
 

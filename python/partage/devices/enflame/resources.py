@@ -42,18 +42,18 @@ def read(asked: Requested, _annotations: Mapping[str, str], _options: AskOptions
     percent = asked.integer(PERCENTAGE, PERCENT, "percent of a card") or PERCENT
     if not cards:
         return None
-    if cards > 1:
-        percent = PERCENT  # several are whole ones
+    several = cards > 1 and percent != PERCENT  # several are whole ones
+    noted = {PERCENTAGE: asked.written(PERCENTAGE)} if several else {}
+    percent = PERCENT if several else percent
     part = None if percent == PERCENT else percent * 10
     written = {SHARES: cards, PERCENTAGE: percent}
-    return Amounts(BACKEND, SHARES, cards, percent=part, cores=percent * 10, mode="vendor", written=written)
+    return Amounts(
+        BACKEND, SHARES, cards, percent=part, cores=percent * 10, mode="vendor", written=written, asked=noted
+    )
 
 
 def _slice(asked: Requested) -> Amounts | None:
     """Return a slice of one card: by its parts, or by what it is to have at least."""
-    if PERCENTAGE in asked:
-        accepted = f"a percentage is of a share ({SHARES}); a slice is so many parts, or what {MEMORY} and {CORES} say"
-        asked.note(PERCENTAGE, f"'{asked.written(PERCENTAGE)}' beside a slice", accepted, "leave one of the two out")
     parts = asked.integer(SLICE, PARTS_MAX, "how many parts of a card")
     amount = asked.integer(MEMORY, INT32_MAX, f"GB up to {GB_MAX}, MiB above")
     cores = asked.integer(CORES, PERCENT, "percent of a card")
@@ -71,5 +71,6 @@ VENDOR: Final = Vendor(
     default=SLICE,
     names=frozenset({WHOLE, SHARES, PERCENTAGE, SLICE, MEMORY, CORES}),
     read=read,
+    amounts={PERCENTAGE: SHARES, MEMORY: SLICE, CORES: SLICE},
     selectors=Selectors(uuids=("enflame.com/use-gpuuuid",), no_uuids=("enflame.com/nouse-gpuuuid",)),
 )

@@ -56,6 +56,7 @@ VENDOR: Final = Vendor(
     default=SLICES,
     names=frozenset({WHOLE, SLICES, MEMORY}),
     read=read,
+    amounts={MEMORY: SLICES},
     selectors=Selectors(
         uuids=("baidu.com/use-gpuuuid", "hami.io/use-xpu-uuid"),
         no_uuids=("baidu.com/nouse-gpuuuid", "hami.io/no-use-xpu-uuid"),

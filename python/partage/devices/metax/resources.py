@@ -69,5 +69,6 @@ VENDOR: Final = Vendor(
     default=SHARES,
     names=frozenset({WHOLE, SHARES, CORES, MEMORY}),
     read=read,
+    amounts={CORES: SHARES, MEMORY: SHARES},
     selectors=Selectors(uuids=("metax-tech.com/use-gpuuuid",), no_uuids=("metax-tech.com/nouse-gpuuuid",)),
 )

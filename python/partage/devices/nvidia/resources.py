@@ -20,7 +20,7 @@ from partage.devices.requests import INT32_MAX, PERCENT, Amounts, Selectors, Ven
 from partage.model.errors import Problem, UsageError
 from partage.model.names import CLASS, HAMI_CORES, HAMI_MEMORY
 from partage.model.share import CORES_MAX, ShareClass
-from partage.model.units import CORES_FORMS, MI, parse_cores, parse_memory
+from partage.model.units import CORES_FORMS, MI, parse_cores, parse_memory, whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -57,7 +57,7 @@ def read(asked: Requested, annotations: Mapping[str, str], options: AskOptions) 
     """Return what the container asks of NVIDIA cards, None for nothing. Problems are noted in `asked`."""
     here = {name: _spelled(asked, name) for name in (RESOURCE, MEMORY, PERCENTAGE, CORES)}
     cards = _cards(asked, here, options)
-    memory = _memory(asked, here[MEMORY], annotations, options)
+    memory = _memory(asked, here, annotations, options)
     percent = asked.integer(here[PERCENTAGE], PERCENT, "percent of a card's memory") or None
     cores = _cores(asked, here[CORES], annotations)
     priority = _priority(asked)
@@ -101,7 +101,7 @@ def _cards(asked: Requested, here: Mapping[str, str], options: AskOptions) -> in
     amounts = [name for name in (here[MEMORY], here[PERCENTAGE], here[CORES]) if name in asked]
     if here[RESOURCE] in asked:
         cards = asked.cards(here[RESOURCE])
-        used = [name for name in amounts if asked.written(name) != "0"]
+        used = [name for name in amounts if asked.is_some(name)]
         if cards == 0 and used:
             value = f"0 cards, but {used[0]} '{asked.written(used[0])}'"
             asked.note(
@@ -114,23 +114,25 @@ def _cards(asked: Requested, here: Mapping[str, str], options: AskOptions) -> in
     return options.default_cards if amounts else 0
 
 
-def _memory(asked: Requested, name: str, annotations: Mapping[str, str], options: AskOptions) -> int | None:
+def _memory(
+    asked: Requested, here: Mapping[str, str], annotations: Mapping[str, str], options: AskOptions
+) -> int | None:
+    name = here[MEMORY]
     unit_name = "MiB" if options.memory_factor == 1 else f"{options.memory_factor} MiB"
-    if name in asked or PERCENTAGE in asked or HAMI_MEMORY not in annotations:
+    if asked.is_some(name) or asked.is_some(here[PERCENTAGE]) or HAMI_MEMORY not in annotations:
         return asked.memory(name, options.memory_factor * MI, unit_name)
     text = annotations[HAMI_MEMORY].strip()
     accepted = "accepted: MiB (4096), 4Gi, 4096Mi"
     problem = Problem(f"annotation {HAMI_MEMORY}", f"'{text}'", accepted, "write one of these forms")
-    if text.isascii() and text.isdigit() and int(text[:20]) <= INT32_MAX:
-        return int(text) * MI or None
+    number = whole_number(text)  # a bare one is MiB, whatever the cluster's factor
     try:
-        amount = parse_memory(text)
+        amount = int(parse_memory(text)) if number is None else number * MI
     except UsageError:
-        amount = None
-    if amount is None or amount % MI or text[-1].isdigit():
+        amount = -1
+    if amount % MI or not 0 <= amount <= INT32_MAX * MI or (number is None and text[-1].isdigit()):
         asked.note_of_pod(problem)
         return None
-    return int(amount)
+    return amount or None
 
 
 def _cores(asked: Requested, name: str, annotations: Mapping[str, str]) -> int | None:
