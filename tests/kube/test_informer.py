@@ -138,6 +138,68 @@ def test_duplicates_and_late_events_say_nothing() -> None:
     scenario(play)
 
 
+def test_what_left_a_selection_comes_back() -> None:
+    """C091 (K15): for who watches a selection that is a deletion, but the object lives and keeps its UID."""
+
+    async def play(server: ApiServer) -> None:
+        pod = server.put_pod("a", "u1")
+        async with watched(server) as seen:
+            left = dict(pod, metadata=dict(pod["metadata"], resourceVersion="200"))
+            server.say("DELETED", left)
+            server.say("MODIFIED", pod)  # as it was before
+            back = dict(pod, metadata=dict(pod["metadata"], resourceVersion="201"))
+            server.say("ADDED", back)
+            server.say("DELETED", left)  # told once more after a stream was joined again
+            await until(lambda: len(seen.changes) == 3)
+            server.say("ADDED", dict(back, metadata=dict(back["metadata"], uid="u2", name="b")))
+            await until(lambda: seen.names == ["a", "b"])
+            assert seen.told == [("added", "u1"), ("deleted", "u1"), ("added", "u1"), ("added", "u2")]
+
+    scenario(play)
+
+
+def test_versions_that_go_backwards() -> None:
+    """C091 (K15): a database that was restored has older objects, and some that were gone; a list is believed."""
+
+    async def play(server: ApiServer) -> None:
+        server.version = 1000
+        server.put_pod("a", "u1", labels={"is": "new"})
+        server.put_pod("b", "u2")
+        async with watched(server) as seen:
+            server.delete(pods_of("b"))
+            await until(lambda: seen.names == ["a"])
+            server.version, server.history = 500, []
+            server.put_pod("a", "u1", labels={"is": "old"})
+            server.put_pod("b", "u2")
+            server.say("ERROR", status_of(410, "Expired", "too old resource version"))
+            await until(lambda: seen.names == ["a", "b"])
+            found = seen.informer.get("u1")
+            assert found is not None
+            assert found.metadata is not None
+            assert found.metadata.labels == {"is": "old"}
+            assert seen.told[3:] == [("modified", "u1"), ("added", "u2")]
+
+    scenario(play)
+
+
+def test_a_stream_that_says_nothing_at_all_lists_anew() -> None:
+    """Not even a bookmark in a minute: the server may wait for a version that is years ahead of a restored database."""
+
+    async def play(server: ApiServer) -> None:
+        server.put_pod("a", "u1")
+        clock = FakeClock(jumps=True)
+        async with watched(server, clock) as seen:
+            server.history = []
+            server.objects[pods_of("b")] = dict(server.objects[pods_of("a")])
+            server.objects[pods_of("b")]["metadata"] = {"name": "b", "namespace": "default", "uid": "u2"}
+            clock.time += 60
+            server.script(None)
+            await until(lambda: seen.names == ["a", "b"])
+            assert server.count("LIST") == 2
+
+    scenario(play)
+
+
 def test_a_name_that_is_used_again_is_its_successor() -> None:
     async def play(server: ApiServer) -> None:
         server.put_pod("a", "u1")

@@ -15,9 +15,9 @@ that is there by `replay=True`. A handler that raises is logged and the others g
 told again as `resync`, for handlers that bring the world to what they are told.
 
 What goes wrong outside is ridden out: a stream that ends is joined again from its last version (bookmarks keep that
-young), 410 lists anew and tells the differences, refusals and broken connections wait with back-off and jitter, a
-connection without a sign of life is given up. Meanwhile the copy stays as it was and `stale_for` grows. A field
-selector makes objects come (bound to this node) and go as if added and deleted.
+young), 410 and a stream that brought nothing at all list anew and tell the differences, refusals and broken connections
+wait with back-off and jitter, a connection without a sign of life is given up. Meanwhile the copy stays as it was and
+`stale_for` grows. A field selector makes objects come (bound to this node) and go as if added and deleted.
 """
 
 from __future__ import annotations
@@ -175,6 +175,8 @@ class Informer(Generic[T]):
             except KubeError as error:
                 ended = str(error)
             held = begin is not None and self._clock.now() - begin >= self._timing.settled_s
+            if held and begin is not None and self._heard_at <= begin:
+                version = ""  # not even a bookmark: perhaps of a database that was restored, and years ahead of it
             failures = 0 if held else failures + 1
             if failures:
                 self._set_problem(ended)

@@ -2,7 +2,9 @@
 
 Pure bookkeeping without time or network. A name is used again and a UID never, so the UID is the key; of two objects
 with one name the later one ends the earlier. An event that is no newer than what is known says nothing (streams are
-joined again with overlaps), nor does one about an object that is known to be gone.
+joined again with overlaps), nor does one about an object as it was before it went: it may come back where it only left
+a selection. A list is the API server's word on everything, so what stands there is believed whatever was known: after
+a restore of its database versions are older, and what was gone is there again.
 """
 
 from __future__ import annotations
@@ -84,7 +86,7 @@ class Store(Generic[T]):
     def __init__(self) -> None:
         self._items: dict[str, T] = {}
         self._names: dict[tuple[str, str], str] = {}
-        self._gone: OrderedDict[str, None] = OrderedDict()
+        self._gone: OrderedDict[str, str] = OrderedDict()  # UID -> the version in which it went
 
     def __len__(self) -> int:
         return len(self._items)
@@ -109,15 +111,21 @@ class Store(Generic[T]):
         there = {key_of(item).uid: item for item in items}
         changes = [self._remove(uid) for uid in [uid for uid in self._items if uid not in there]]
         for item in there.values():
-            changes += self.put(item)
+            key, old = key_of(item), self._items.get(key_of(item).uid)
+            if old is None or key.version != key_of(old).version:
+                changes += self._put(item, key, old)
         return changes
 
     def put(self, item: T) -> list[Change[T]]:
         """Take an object that was added or modified; return nothing where that is no news."""
-        key, changes = key_of(item), list[Change[T]]()
+        key = key_of(item)
         old = self._items.get(key.uid)
-        if key.uid in self._gone or (old is not None and not _is_newer(key.version, key_of(old).version)):
-            return changes
+        known = self._gone.get(key.uid) if old is None else key_of(old).version
+        return [] if known is not None and not _is_newer(key.version, known) else self._put(item, key, old)
+
+    def _put(self, item: T, key: Key, old: T | None) -> list[Change[T]]:
+        changes = list[Change[T]]()
+        self._gone.pop(key.uid, None)
         before = self._names.get((key.namespace, key.name))
         if before is not None and before != key.uid:
             changes.append(self._remove(before))
@@ -128,23 +136,25 @@ class Store(Generic[T]):
 
     def remove(self, item: T) -> list[Change[T]]:
         """Take an object that was deleted; return nothing where it was not known, or is newer than that."""
-        uid = key_of(item).uid
-        if uid not in self._items:
-            self._bury(uid)
+        key = key_of(item)
+        if key.uid not in self._items:
+            self._bury(key.uid, key.version)
             return []
-        self._items[uid] = item
-        return [self._remove(uid)]
+        if _is_newer(key_of(self._items[key.uid]).version, key.version):
+            return []
+        self._items[key.uid] = item
+        return [self._remove(key.uid)]
 
     def _remove(self, uid: str) -> Change[T]:
         item = self._items.pop(uid)
         key = key_of(item)
         if self._names.get((key.namespace, key.name)) == uid:
             del self._names[key.namespace, key.name]
-        self._bury(uid)
+        self._bury(uid, key.version)
         return Change("deleted", key, item, item)
 
-    def _bury(self, uid: str) -> None:
-        self._gone[uid] = None
+    def _bury(self, uid: str, version: str) -> None:
+        self._gone[uid] = version
         self._gone.move_to_end(uid)
         while len(self._gone) > GONE_MAX:
             self._gone.popitem(last=False)
