@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -105,7 +107,18 @@ def test_whoever_has_the_bundle_of_the_step_before_trusts_the_leaf(days: list[in
         verify(held.leaf, held.bundle, now)
 
 
-@pytest.mark.parametrize("broken", ["names", "expired", "key", "text", "stranger"])
+def _rsa(like: Pair) -> Pair:
+    """Return a CA of the same name with another kind of key."""
+    key, name = rsa.generate_private_key(65537, 2048), like.parsed.subject
+    made = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+    made = made.serial_number(1).not_valid_before(NOW).not_valid_after(NOW + LIVES.authority)
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return Pair(made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM), private)
+
+
+@pytest.mark.parametrize("broken", ["names", "expired", "key", "text", "stranger", "kind"])
 def test_what_cannot_be_used_is_made_anew(broken: str) -> None:
     sound = step(None, NOW)
     other = make_authority("other", NOW, LIVES.authority)
@@ -116,6 +129,7 @@ def test_what_cannot_be_used_is_made_anew(broken: str) -> None:
         "expired": sound,
         "key": Certificates(sound.authority, Pair(sound.leaf.certificate, other.key), sound.bundle),
         "text": Certificates(sound.authority, Pair(b"x", b"y"), sound.bundle),
+        "kind": Certificates(_rsa(sound.authority), sound.leaf, sound.bundle),  # somebody else's, of another algorithm
         "stranger": Certificates(sound.authority, make_leaf(other, NAMES, NOW, LIVES.leaf), sound.bundle),
     }[broken]
     now = NOW + timedelta(days=91 if broken == "expired" else 0)
@@ -282,6 +296,11 @@ def test_files_are_shown_and_shown_anew(tmp_path: Path) -> None:
         files[1].write_bytes(second.key)
         await shown.look()
         assert await handshake() == before, "halves that do not belong together"
+        files[0].write_bytes(second.certificate)
+        files[1].write_bytes(first.key)  # read between the two writes of whoever renews them
+        await shown.look()
+        assert await handshake() == before, "the other way round"
+        files[0].write_bytes(first.certificate)
         files[1].unlink()
         await shown.look()
         assert await handshake() == before

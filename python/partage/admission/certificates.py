@@ -102,8 +102,10 @@ class Shown:
 
     def _show(self, pair: Pair) -> None:
         try:
-            _load(self.context.load_cert_chain, pair)
+            # Into one that nobody uses first: a certificate without its key would take the place of what is shown.
+            _load(ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain, pair)
             expires = x509.load_pem_x509_certificate(pair.certificate).not_valid_after_utc
+            _load(self.context.load_cert_chain, pair)
         except (ssl.SSLError, ValueError) as error:
             step = "renew both together"
             raise UsageError("certificate", str(error), "a certificate and its private key, PEM", step) from error

@@ -15,6 +15,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -129,9 +130,9 @@ def _is_sound(current: Certificates, names: Sequence[str], now: datetime) -> boo
         trusted = {found.subject for found in x509.load_pem_x509_certificates(current.bundle)}
         for pair in (current.leaf, current.authority):
             key = serialization.load_pem_private_key(pair.key, None)
-            if key.public_key() != pair.parsed.public_key():
+            if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != pair.parsed.public_key():
                 return False
-    except (ValueError, TypeError, x509.ExtensionNotFound):
+    except (ValueError, TypeError, UnsupportedAlgorithm, x509.ExtensionNotFound):
         return False
     valid = leaf.not_valid_before_utc <= now < leaf.not_valid_after_utc
     named = set(names) <= set(subjects.get_values_for_type(x509.DNSName))
