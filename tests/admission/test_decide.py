@@ -138,6 +138,36 @@ def test_schedulers() -> None:
     assert renamed["spec"]["schedulerName"] == "hami-scheduler"
 
 
+def test_further_names_of_our_scheduler_are_ours() -> None:
+    """C128 (K20): a pod that names HAMi's, for which ours stands, gets all that others get, and keeps the name."""
+    pod = pod_of(container(limits={GPU: 1, MEMORY: "4Gi"}), schedulerName="hami-scheduler")
+    assert "left alone" in ask(pod).warnings[0]
+    options = AdmissionOptions(also_known_as=frozenset({"hami-scheduler"}))
+    after = admitted(pod, options)
+    assert ask(pod, options).warnings == ()
+    assert after["spec"]["schedulerName"] == "hami-scheduler"
+    assert after["spec"]["containers"][0]["resources"]["limits"][MEMORY] == "4096"
+    assert not ask(pod_of(container(limits={GPU: "x"}), schedulerName="hami-scheduler"), options).allowed
+
+
+def test_a_pod_that_is_left_alone_names_no_cards_by_hand() -> None:
+    """C062 (K09): to ask for a share of another scheduler, or to opt out, shows nobody the node's cards."""
+    by_hand = [{"name": VISIBLE, "value": "all"}]
+    share, beside = container(limits={GPU: 1}, env=list(by_hand)), container("beside", env=list(by_hand))
+    for more in ({"schedulerName": "volcano"}, {"meta": {"labels": {"hami.io/webhook": "ignore"}}}):
+        after = admitted(pod_of(share, beside, **more))
+        assert [env_of(one)[VISIBLE] for one in after["spec"]["containers"]] == ["all", "none"]
+        assert ask(pod_of(share, beside, **more), changes=False).patch == ()
+
+
+@pytest.mark.parametrize("name", ["nvidia.com/mig-1g.5gb", "nvidia.com/gpu.shared"])
+def test_cards_of_nvidias_own_plugin_are_left_to_it(name: str) -> None:
+    """A container beside one with a share has no share, but it has a card: the variable would hide that."""
+    beside, none = container("beside", {name: 1}), container("none", {name: 0})
+    after = admitted(pod_of(container(limits={GPU: 1, MEMORY: 100}), beside, none))
+    assert [env_of(one).get(VISIBLE) for one in after["spec"]["containers"]] == [None, None, "none"]
+
+
 def test_opting_out_by_label() -> None:
     answer = ask(pod_of(container(limits={GPU: 1}), meta={"labels": {"hami.io/webhook": "ignore"}}))
     assert (answer.allowed, answer.patch) == (True, ())
@@ -262,7 +292,7 @@ def test_privileged_containers_and_shares(place: str) -> None:
         "init": pod_of(share, init=(other,)),
     }
     answer = ask(pods[place])
-    assert (answer.allowed, answer.code, answer.patch) == (False, 403, ())
+    assert (answer.allowed, answer.code, answer.patch) == (False, 422, ())
     assert "privileged; a pod with shares has no privileged container" in answer.message
     assert ask(pod_of(other)).allowed, "without shares it is not our business"
 
@@ -297,6 +327,32 @@ def test_unknown_annotations_are_warned_of() -> None:
     assert ask(pod).warnings == (
         "annotation partage.io/clas is unknown and does nothing; the nearest is partage.io/class",
     )
+
+
+def test_what_a_tenant_writes_at_length_holds_nobody_up() -> None:
+    """K18, K20: a question has up to 3 MiB, and all pods of the cluster wait for one answer at a time."""
+    many = {f"partage.io/x{number}": "" for number in range(2000)}
+    warnings = ask(pod_of(container(limits={GPU: 1}), meta={"annotations": many})).warnings
+    assert len(warnings) == 9
+    assert warnings[-1] == "1992 further annotations partage.io/... are unknown and do nothing"
+    forged = {f"hami.io/{number}-allocated": "" for number in range(2000)}
+    assert ask(pod_of(container(), meta={"annotations": forged})).message.count("writes grants") == 8
+    pod = pod_of(*(container(f"c{number}", {GPU: 1, CORES: 999}) for number in range(1025)))
+    assert "1025 containers with shares; at most 1024 are read" in ask(pod).message
+
+
+@pytest.mark.parametrize(
+    "key", ["partage.io/weight", "partage.io/ceiling", "hami.io/gpu-memory", "hami.io/gpu-core", "partage.io/use-index"]
+)
+@pytest.mark.parametrize("value", ["9" * 5000, "0" * 20 + "9" * 10, "x" * 100_000])
+def test_a_value_of_any_length_is_refused_with_what_is_accepted(key: str, value: str) -> None:
+    """C114, C131 (K18, K20): no defect, by which the pod would slip past; and the message is read to its end."""
+    answer = ask(pod_of(container(limits={GPU: 1, CORES: 30} if "core" not in key else {GPU: 1}),
+                        meta={"annotations": {key: value}}))  # fmt: skip
+    assert (answer.allowed, answer.code) == (False, 422)
+    assert f"annotation {key}: '{value[:20]}" in answer.message
+    assert "accepted: " in answer.message
+    assert len(answer.message) < 500
 
 
 def test_what_the_last_door_sees_is_only_judged() -> None:

@@ -281,11 +281,13 @@ def test_installed_upgraded_and_gone(plane: Cluster, chart_tools: Binaries) -> N
 
 
 def test_both_programs_read_pods_alike(chart_tools: Binaries) -> None:
-    found = objects(rendered(chart_tools, {"ask": {"memoryFactor": 7, "defaultCards": 0}}))
+    also = {"alsoKnownAs": ["hami-scheduler"]}
+    found = objects(rendered(chart_tools, {"ask": {"memoryFactor": 7, "defaultCards": 0}, "scheduler": also}))
     texts = {one["metadata"]["name"]: one["data"] for one in found if one["kind"] == "ConfigMap"}
     webhook = yaml.safe_load(texts["partage-webhook"]["webhook.yaml"])
     scheduler = yaml.safe_load(texts["partage-scheduler"]["scheduler.yaml"])
     assert webhook["ask"] == scheduler["ask"] == {"memoryFactor": 7, "defaultCards": 0}
+    assert webhook["alsoKnownAs"] == ["hami-scheduler"] == scheduler["schedulers"][1:]
 
 
 def test_the_programs_take_their_configuration(chart_tools: Binaries, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from partage.admission.mutate import mutate
+from partage.admission.mutate import hide_by_hand, mutate
 from partage.admission.review import CREATE, Answer, Request, ReviewError
 from partage.admission.validate import already_placed, escaping, forged, warnings_of
 from partage.devices.ask import asks_for_shares, read_pod
@@ -42,11 +42,11 @@ def decide(request: Request, options: AdmissionOptions, *, changes: bool = True)
         return _refusal(pod, written, _FORBIDDEN)
     other = _left_alone(pod, options) if asks_for_shares(pod) else ""
     if other:
-        return Answer(warnings=(other,))
+        return Answer(patch=hide_by_hand(pod, options) if changes else (), warnings=(other,))
     try:
         reading = read_pod(pod, options.ask)
     except AskError as error:
-        return _refusal(pod, error.problems, _INVALID)
+        return _refusal(pod, [*error.problems, *escaping(pod, options), *already_placed(pod)], _INVALID)
     problems = [*escaping(pod, options), *already_placed(pod)] if reading else []
     if problems:
         return _refusal(pod, problems, _FORBIDDEN)
@@ -72,7 +72,7 @@ def _left_alone(pod: PodView, options: AdmissionOptions) -> str:
         return (
             f"{pod.subject} is labelled {names.HAMI_IGNORE}=ignore: it gets no grant, and its containers do not start"
         )
-    ours = {options.scheduler} | ({DEFAULT_SCHEDULER} if options.take_over_default else set())
+    ours = {options.scheduler, *options.also_known_as, *((DEFAULT_SCHEDULER,) if options.take_over_default else ())}
     if pod.scheduler in ours:
         return ""
     return (

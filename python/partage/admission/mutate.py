@@ -3,6 +3,7 @@
     scheduler           ours, where the pod names none
     resources           under the vendor's names, as plain numbers, defaults filled in; what was rounded in a note
     environment         CUDA_TASK_PRIORITY as HAMi has it; NVIDIA_VISIBLE_DEVICES `none` in containers without a share;
+                        (NVIDIA's own plugin tells those that ask it for one);
                         NCCL's time-outs in distributed jobs, whose half would hang for ever without the other
     seccomp profile     the runtime's, where the pod names none
     runtime class, priority class       where the administrator wants them
@@ -19,6 +20,7 @@ import msgspec
 from partage.admission.patch import Patch, pointer
 from partage.devices.ask import NAMES
 from partage.devices.nvidia.resources import BACKEND as NVIDIA
+from partage.devices.nvidia.resources import KINDS as CARDS
 from partage.devices.nvidia.resources import PRIORITY
 from partage.devices.quantity import parse_quantity
 from partage.model import names
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from partage.model.pod import ContainerView, PodView
 
 VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
+NVIDIA_PREFIX: Final = "nvidia.com/"  # of its own plugin's resources too: mig-1g.5gb, gpu.shared
 TASK_PRIORITY: Final = "CUDA_TASK_PRIORITY"
 _NO_CARD: Final = frozenset({"", "none", "void"})
 _PRIORITY_CLASSES: Final = {1: "p1-onlineserving", 2: "p2-batchtraining"}
@@ -63,11 +66,20 @@ def mutate(pod: PodView, reading: Reading | None, options: AdmissionOptions) -> 
     for container, _, path in pod.each():
         found = places.get(path)
         if options.hide_cards:
-            _hide_cards(patch, container, path, alone=bool(shared) and path not in shared)
+            _hide_cards(patch, container, path, alone=bool(shared) and path not in shared and not _has_cards(container))
         if found is not None:
             _resources(patch, found)
             _environment(patch, pod, found, options)
         _requests_alone(patch, container, path, found.amounts.written if found else ())
+    return tuple(patch.operations)
+
+
+def hide_by_hand(pod: PodView, options: AdmissionOptions) -> tuple[dict[str, object], ...]:
+    """Return what a pod that is otherwise left alone gets: no card by hand, where a container asks for none either."""
+    patch = Patch()
+    for container, _, path in pod.each():
+        if options.hide_cards and not _has_cards(container):
+            _hide_cards(patch, container, path, alone=False)
     return tuple(patch.operations)
 
 
@@ -173,6 +185,21 @@ def _hide_cards(patch: Patch, container: ContainerView, path: str, *, alone: boo
         patch.replace(f"{path}/env/{number}", {"name": VISIBLE, "value": "none"})
     if alone and all(variable.name != VISIBLE for variable in container.env or ()):
         patch.append(f"{path}/env", container.env, {"name": VISIBLE, "value": "none"})
+
+
+def _has_cards(container: ContainerView) -> bool:
+    """Whether it asks for a card of NVIDIA's by whatever resource: who serves that one tells it of its card."""
+    resources = container.resources
+    asked = {**(resources.requests or {}), **(resources.limits or {})} if resources else {}
+    return any(
+        (name in CARDS or (name.startswith(NVIDIA_PREFIX) and name not in NAMES)) and _some(amount)
+        for name, amount in asked.items()
+    )
+
+
+def _some(amount: str | float) -> bool:
+    found = parse_quantity(amount)
+    return found is None or found.value != 0
 
 
 def _by_hand(container: ContainerView) -> Iterator[int]:

@@ -16,15 +16,17 @@ NCCL_SECONDS: Final = 1800
 class AdmissionOptions:
     """All of it.
 
-    `take_over_default`: pods that name no scheduler, or Kubernetes' own, become ours; `runtime_class` for pods with
-    NVIDIA shares, empty: none; `priority_classes`: whether they follow `nvidia.com/priority`; `hide_cards`: containers
-    without a share are told of no card; `writers`: who may write grants; `nccl_seconds`: after how long a distributed
-    job of which a part is missing gives up, 0: that is left to its image; `seccomp`: whether pods with shares that name
-    no seccomp profile get the runtime's; `confined`: whether such pods may not have the host's pids or SYS_ADMIN.
+    `also_known_as`: further names under which pods may ask for our scheduler, and keep; `take_over_default`: pods that
+    name no scheduler, or Kubernetes' own, become ours; `runtime_class` for pods with NVIDIA shares, empty: none;
+    `priority_classes`: whether they follow `nvidia.com/priority`; `hide_cards`: containers without a share are told of
+    no card; `writers`: who may write grants; `nccl_seconds`: after how long a distributed job of which a part is
+    missing gives up, 0: that is left to its image; `seccomp`: whether pods with shares that name no seccomp profile get
+    the runtime's; `confined`: whether such pods may not have the host's pids or SYS_ADMIN.
     """
 
     ask: AskOptions = field(default_factory=AskOptions)
     scheduler: str = names.SCHEDULER
+    also_known_as: frozenset[str] = frozenset()
     take_over_default: bool = True
     runtime_class: str = ""
     priority_classes: bool = False

@@ -69,6 +69,10 @@ class Settings(Section, frozen=True, kw_only=True):
         "info"
     )
     scheduler: Annotated[str, key("Scheduler that pods with shares get.", live=True, min_length=1)] = names.SCHEDULER
+    also_known_as: Annotated[
+        tuple[str, ...],
+        key("Further names of it, as the scheduler's own `schedulers`; a pod that says one keeps it.", live=True),
+    ] = ()
     take_over_default: Annotated[
         bool, key("Whether pods that name no scheduler, or `default-scheduler`, get it too.", live=True)
     ] = True
@@ -112,6 +116,7 @@ class Settings(Section, frozen=True, kw_only=True):
         return AdmissionOptions(
             ask=self.ask.options(),
             scheduler=self.scheduler,
+            also_known_as=frozenset(self.also_known_as),
             take_over_default=self.take_over_default,
             runtime_class=self.runtime_class,
             priority_classes=self.priority_classes,

@@ -6,9 +6,11 @@ Each refusal names field, value, what is accepted and what to do. Called by `dec
 from __future__ import annotations
 
 import difflib
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from partage.model import Problem, names
+from partage.model.errors import cut
 from partage.model.names import GRANT
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from partage.model.pod import PodView
 
 MIRROR: Final = "kubernetes.io/config.mirror"  # what kubelet shows of a pod that it has from a file
+NAMED_MAX: Final = 8  # annotations of one answer: a pod may have a hundred thousand, and others wait meanwhile
 _UNCONFINED: Final = frozenset({"ALL", "SYS_ADMIN"})
 #: Annotations of ours that a pod may have; the grant is another matter.
 KNOWN: Final = frozenset(
@@ -48,31 +51,30 @@ def forged(pod: PodView, user: str, options: AdmissionOptions) -> Iterator[Probl
     """Yield the grants that somebody else than the scheduler wrote."""
     if user in options.writers:
         return
-    for annotation in sorted(filter(is_guarded, pod.annotations)):
+    for annotation in islice(filter(is_guarded, pod.annotations), NAMED_MAX):
         accepted = f"only {', '.join(sorted(options.writers))} writes grants"
         step = "leave the annotation out (of the pod template too) and let the scheduler place the pod"
         yield Problem(f"annotation {annotation}", f"written by {user or 'nobody known'}", accepted, step)
 
 
 def escaping(pod: PodView, options: AdmissionOptions) -> Iterator[Problem]:
-    """Yield what lets a pod with shares out of them: a privileged container sees every device node.
+    """Yield what lets a pod with shares out of them, where pods are to be confined.
 
-    Where pods are to be confined also the host's pids, by which root reaches into others' containers, and SYS_ADMIN,
-    which can mount over what holds the limit.
+    That is the host's pids, by which root reaches into others' containers, and SYS_ADMIN, which can mount over what
+    holds the limit. What no administrator can allow, a privileged container, is refused by whoever reads the pod.
     """
+    if not options.confined:
+        return
     step = "drop it, or run what needs it in a pod without shares"
-    if options.confined and pod.spec.host_pid:
+    if pod.spec.host_pid:
         yield Problem("spec.hostPID", "true", "a pod with shares sees its own processes only", step)
     for container, _, _ in pod.each():
         security, where = container.security_context, f"container {container.name}"
         if security is None:
             continue
-        if security.privileged:
-            accepted = "a pod with shares has no privileged container, for that sees whole cards"
-            yield Problem(where, "privileged", accepted, step)
         capabilities = security.capabilities.add if security.capabilities else None
         added = {name.upper().removeprefix("CAP_") for name in capabilities or ()}
-        for name in sorted(added & _UNCONFINED if options.confined else ()):
+        for name in sorted(added & _UNCONFINED):
             accepted = "a pod with shares cannot mount over what holds its limits"
             yield Problem(where, f"capability {name}", accepted, step)
 
@@ -87,8 +89,10 @@ def already_placed(pod: PodView) -> Iterator[Problem]:
 
 def warnings_of(pod: PodView) -> Iterator[str]:
     """Yield what the pod's author probably did not mean."""
-    for annotation in sorted(pod.annotations):
-        if annotation.startswith(names.PREFIX) and annotation not in KNOWN:
-            near = difflib.get_close_matches(annotation, KNOWN, 1)
-            known = f"the nearest is {near[0]}" if near else f"known: {', '.join(sorted(KNOWN - {GRANT}))}"
-            yield f"annotation {annotation} is unknown and does nothing; {known}"
+    unknown = sorted(each for each in pod.annotations if each.startswith(names.PREFIX) and each not in KNOWN)
+    for annotation in unknown[:NAMED_MAX]:
+        near = difflib.get_close_matches(annotation, KNOWN - {GRANT}, 1)
+        known = f"the nearest is {near[0]}" if near else f"known: {', '.join(sorted(KNOWN - {GRANT}))}"
+        yield f"annotation {cut(annotation)} is unknown and does nothing; {known}"
+    if len(unknown) > NAMED_MAX:
+        yield f"{len(unknown) - NAMED_MAX} further annotations {names.PREFIX}... are unknown and do nothing"

@@ -66,7 +66,7 @@ container of its own. Mounted at the same path, so the configuration is the one 
 {{- define "partage.webhookConfig" -}}
 {{- $scheduler := printf "system:serviceaccount:%s:partage-scheduler" .Release.Namespace -}}
 {{- $config := dict "apiVersion" "config.partage.io/v1alpha1" "kind" "WebhookConfiguration" "ask" .Values.ask
-  "priorityClasses" .Values.priorityClasses.create
+  "priorityClasses" .Values.priorityClasses.create "alsoKnownAs" .Values.scheduler.alsoKnownAs
   "writers" (prepend .Values.policies.writers $scheduler) "tls" (dict "namespace" .Release.Namespace) -}}
 {{ toYaml (merge $config (deepCopy .Values.webhook.config)) }}
 {{- end -}}
