@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 
 from partage.model import NodeDevicesError
@@ -61,3 +62,15 @@ def test_a_card_listed_twice_is_refused():
 def test_text_that_is_no_record_is_refused(text):
     with pytest.raises(NodeDevicesError):
         parse_node_devices(text, node="n1")
+
+
+@pytest.mark.parametrize(
+    ("backend", "uuid"),
+    [("nvidia", "0000:01:00.0"), ("nvidia", "GPU-a,b"), ("nvidia", "GPU-" + "0" * 60), ("kunlun", "x" * 64),
+     ("kunlun", "a\nb"), ("nvidia", "MIG-0")],
+)  # fmt: skip
+def test_k18_a_card_that_no_grant_can_name_is_no_card_to_place_on(backend: str, uuid: str) -> None:
+    """Else pods go there again and again, and their binding fails each time."""
+    bad = msgspec.structs.replace(card(0), uuid=uuid, backend=backend)
+    with pytest.raises(NodeDevicesError, match="no grant can name"):
+        parse_node_devices(encode_node_devices(devices(bad)), node="n1")

@@ -10,14 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from partage.devices.masks import subsets
+from partage.devices.nvidia.topology import NvidiaTopology
 from partage.model import ShareRefused
 from partage.model.need import Role
 from partage.model.reasons import Code
 from partage.model.share import ShareClass
 from partage.model.units import GI
 from partage.scheduler.books import Books
+from partage.scheduler.choice import MEMO_MAX, joined_subsets
+from partage.scheduler.facts import NodeFacts
 from partage.scheduler.settings import load
-from tests.scheduler.support import ask, groups, node, nvlinks, place, want, whole
+from tests.scheduler.support import ask, card, devices, groups, node, nvlinks, place, want, whole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +29,6 @@ if TYPE_CHECKING:
     from partage.model.ask import ContainerAsk
     from partage.model.node_devices import DeviceLink
     from partage.scheduler.cards import NodeState
-    from partage.scheduler.facts import NodeFacts
     from partage.scheduler.plan import Defaults
 
 
@@ -282,3 +285,46 @@ def test_nodes_on_which_the_same_is_free_are_told_apart_by_their_links() -> None
     found = books.filter(pod)
     assert (found.fitting, found.counts()) == (["b"], {Code.NVLINK: 2})
     assert [name for name, _ in books.rank(pod, ["a", "b", "c"])] == ["b"]
+
+
+class Counting(NvidiaTopology):
+    """Counts how often it is asked whether cards are joined."""
+
+    asked = 0
+
+    def is_joined(self, chosen: int) -> bool:
+        self.asked += 1
+        return super().is_joined(chosen)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_choices_of_joined_cards_are_those_of_trying_all_in_the_same_order(seed: int) -> None:
+    random = Random(seed)
+    size, count = random.randint(2, 8), random.randint(1, 5)
+    pairs = {pair for pair in combinations(range(size), 2) if random.random() < 0.7}
+    links = devices([card("n", at) for at in range(size)], lambda a, b: nvlinks(int((a, b) in pairs))).links
+    topology = NvidiaTopology(links, range(size))
+    pool = random.randrange(1 << size)
+    expected = [mask for mask in subsets(pool, count) if topology.is_joined(mask)]
+    assert list(joined_subsets(topology, pool, count)) == expected
+
+
+def test_k18_a_node_of_many_cards_of_which_few_are_joined_keeps_nobody_waiting() -> None:
+    """Ten million choices of 8 of 32 cards: hardly any has to be made."""
+    many = devices([card("n", at) for at in range(32)], groups(*((at, at + 1) for at in range(0, 32, 2))))
+    topology = Counting(many.links, range(32))
+    assert list(joined_subsets(topology, (1 << 32) - 1, 8)) == []
+    assert topology.asked <= 32 * 31 / 2
+    books = books_of(NodeFacts("n", many))
+    assert books.filter(ask(want(gib=1, cards=8), nvlink="required")).counts() == {Code.NVLINK: 1}
+    assert books.filter(ask(*(want(name, gib=1, cards=8) for name in "ab"), nvlink="required")).fitting == []
+
+
+def test_k18_what_is_kept_of_a_nodes_links_has_a_bound() -> None:
+    """On 16 cards there are four thousand million states that a node can be in."""
+    books = books_of(node("n", 4, groups((0, 1), (2, 3))))
+    topology = books.nodes["n"].topologies["nvidia"]
+    topology.memo.update({("old", number): (1,) for number in range(2 * MEMO_MAX)})
+    for wishes in ({"nvlink": "required"}, {"nvlink": "preferred"}, {"one_numa_node": True}):
+        first(books, want(gib=1, cards=2), **wishes)
+    assert len(topology.memo) < MEMO_MAX

@@ -19,9 +19,10 @@ from partage.model.hami_twin import ANNOTATION as TWIN
 from partage.model.share import ShareClass
 from partage.model.units import GI, MI
 from partage.scheduler.books import Books
+from partage.scheduler.facts import PodFacts
 from partage.scheduler.facts_of import pod_facts
 from partage.scheduler.quota.limits import read_limit
-from partage.scheduler.resize import Resizer, ResizeRefused, Wish, read_wishes, resized
+from partage.scheduler.resize import AGAIN_S, Resizer, ResizeRefused, Wish, read_wishes, resized
 from partage.scheduler.views import WatchedPod
 from tests.kube.support import FakeClock, until
 from tests.scheduler.support import node
@@ -222,10 +223,44 @@ def test_a_write_whose_end_is_unknown_is_found_out(applied: bool) -> None:
 
     async def script() -> None:
         world.wish("a", memory="20Gi")
+        await until(lambda: world.clock.sleeping and world.bodies)
+        world.clock.advance(AGAIN_S)
         await until(lambda: world.grant("a").gen == 2 and world.books.nodes["n"].memory == [60 * GI])
 
     play(world, script)
     assert world.resizer.written == (0 if applied else 1)
+
+
+def test_what_the_api_server_refuses_is_not_written_again_and_again() -> None:
+    """A policy refuses it each time: two requests a try, and a pause between them."""
+    world = World()
+    world.add("a", gib=10)
+    world.fails = [KubeError("pod", "a policy", "", "", status=403)] * 9
+
+    async def script() -> None:
+        world.wish("a", memory="20Gi")
+        for tries in (1, 2, 3):
+            await until(lambda tries=tries: len(world.bodies) == tries and world.clock.sleeping)  # type: ignore[misc]
+            await asyncio.sleep(0.02)
+            assert len(world.bodies) == tries
+            assert world.books.nodes["n"].memory == [70 * GI], "what it has, and no more"
+            world.clock.advance(AGAIN_S)
+        world.fails.clear()
+        await until(lambda: world.clock.sleeping)
+        world.clock.advance(AGAIN_S)
+        await until(lambda: world.resizer.written)
+
+    play(world, script)
+
+
+def test_k16_a_share_does_not_grow_on_a_card_of_which_nobody_knows_the_use() -> None:
+    world = World()
+    world.add("a", gib=10)
+    world.books.set_pod(PodFacts("stranger", "x", "s", node="n", twin="GPU-n-0,NVIDIA,all of it,0:;"))
+    wished(world, "a", memory="11Gi")
+    assert world.refusals[0][1] == "CardUseUnknown"
+    wished(world, "a", memory="9Gi")
+    assert world.grant("a").gen == 2, "less is always possible"
 
 
 def test_a_version_that_is_old_is_read_again() -> None:

@@ -61,6 +61,11 @@ def named_cards(text: str) -> frozenset[str]:
     return frozenset(_UUID.findall(text))
 
 
+def can_name(uuid: str) -> bool:
+    """Whether the text can hold a card of this UUID."""
+    return _UUID.fullmatch(uuid) is not None
+
+
 def encode_twin(grant: Grant, containers: Sequence[str]) -> str:
     """Return the twin of a grant: memory rounded down to MiB, cores up to percent; other vendors' shares are not in it.
 
@@ -74,7 +79,7 @@ def encode_twin(grant: Grant, containers: Sequence[str]) -> str:
 def _entry(part: ContainerGrant | None, subject: str) -> str:
     shares = () if part is None else [share for share in part.shares if share.backend == BACKEND]
     for share in shares:
-        if _UUID.fullmatch(share.uuid) is None:
+        if not can_name(share.uuid):
             raise GrantError(subject, f"card {_shown(share.uuid)}", "GPU- and up to 59 printable", _GRANT_STEP)
     return "".join(f"{one.uuid},{_VENDOR},{one.memory // MI},{-(-one.cores // _PERMILLE)}:" for one in shares) + ";"
 

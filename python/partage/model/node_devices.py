@@ -11,8 +11,9 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
+from partage.model import hami_twin
 from partage.model.errors import NodeDevicesError
-from partage.model.grant import Mode  # noqa: TC001 -- msgspec reads annotations at run time
+from partage.model.grant import UUID_BYTES_MAX, Mode
 from partage.model.share import CORES_MAX, ShareClass
 
 NODE_DEVICES_VERSION: Final = 1
@@ -112,7 +113,16 @@ def parse_node_devices(text: str, *, node: str) -> NodeDevices:
         raise NodeDevicesError(subject, "links of another size", f"{count} x {count}, one row a device", step)
     if len({device.uuid for device in found.devices}) != count:
         raise NodeDevicesError(subject, "a UUID listed twice", "one entry a device", step)
+    for device in found.devices:
+        if not (device.uuid.isprintable() and len(device.uuid.encode()) <= UUID_BYTES_MAX and _has_twin(device)):
+            limit = f"1 to {UUID_BYTES_MAX} printable bytes, of NVIDIA's cards `GPU-` and what NVML says"
+            value = f"device {device.uuid[:UUID_BYTES_MAX]!r}, which no grant can name"
+            raise NodeDevicesError(subject, value, limit, step)
     return found
+
+
+def _has_twin(device: NodeDevice) -> bool:
+    return device.backend != hami_twin.BACKEND or hami_twin.can_name(device.uuid)
 
 
 def encode_node_devices(devices: NodeDevices) -> str:

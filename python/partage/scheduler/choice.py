@@ -7,6 +7,7 @@ with the node's topology: nodes that are built alike share it. Choices are masks
 
 from __future__ import annotations
 
+from itertools import islice
 from math import comb
 from typing import TYPE_CHECKING, Final
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from partage.devices.rules import Topology
 
-_MEMO_MAX: Final = 20_000  # entries kept of one topology
+MEMO_MAX: Final = 20_000  # entries kept of one topology
 _TRIED_MAX: Final = 20_000  # choices gone through for one answer; C(16, 8) is 12,870
 
 
@@ -37,7 +38,7 @@ class Chooser:
             return 0
         pools = [cards]
         if one_numa and count > 1:
-            pools = [pool for pool in self._by_numa(cards) if pool.bit_count() >= count]
+            pools = [pool for pool in by_numa(self._numa, cards) if pool.bit_count() >= count]
         keys = tuple(keys)
         found: list[tuple[list[int], int]] = []
         for pool in pools:
@@ -54,8 +55,8 @@ class Chooser:
         key = ("joined", pool, count)
         masks = self._topology.memo.get(key)
         if masks is None:
-            masks = tuple(mask for mask in subsets(pool, count) if self._topology.is_joined(mask))
-            self._keep(key, masks)
+            masks = tuple(islice(joined_subsets(self._topology, pool, count), _TRIED_MAX))
+            remember(self._topology, key, masks)
         return _Family(0, pool, count, masks) if masks else None
 
     def _narrow(self, family: _Family, keys: tuple[Key, ...]) -> tuple[list[int], int]:
@@ -90,7 +91,7 @@ class Chooser:
             masks = self._topology.memo.get(memo)
             if masks is None:
                 masks = self._best_of(family.all(), key)
-                self._keep(memo, masks)
+                remember(self._topology, memo, masks)
             family.masks = masks
             return self._value(masks[0], key)
         if len(family.masks) == 1:
@@ -126,16 +127,38 @@ class Chooser:
     def _numa_key(self, key: Key) -> tuple[int, ...]:
         return tuple(self._numa) if key is Key.NUMA else ()
 
-    def _by_numa(self, cards: int) -> list[int]:
-        pools: dict[int, int] = {}
-        for at in bits(cards):
-            pools[self._numa[at]] = pools.get(self._numa[at], 0) | 1 << at
-        return list(pools.values())
 
-    def _keep(self, key: tuple[object, ...], masks: tuple[int, ...]) -> None:
-        if len(self._topology.memo) >= _MEMO_MAX:
-            self._topology.memo.clear()
-        self._topology.memo[key] = masks
+def by_numa(numa: Sequence[int], cards: int) -> list[int]:
+    """Return the cards of each NUMA node."""
+    pools: dict[int, int] = {}
+    for at in bits(cards):
+        pools[numa[at]] = pools.get(numa[at], 0) | 1 << at
+    return list(pools.values())
+
+
+def remember(topology: Topology, key: tuple[object, ...], found: tuple[int, ...]) -> None:
+    """Keep with a topology what was worked out of it, and not more than there is room for: it lives for ever."""
+    if len(topology.memo) >= MEMO_MAX:
+        topology.memo.clear()
+    topology.memo[key] = found
+
+
+def joined_subsets(topology: Topology, cards: int, count: int) -> Iterator[int]:
+    """Yield all choices of `count` of these cards that are joined, those with the lowest places first.
+
+    Grown card by card: of many cards of which few are joined, nearly all choices are none and are never made.
+    """
+    places = list(bits(cards))
+    others = {at: sum(1 << b for b in places if b > at and topology.is_joined(1 << at | 1 << b)) for at in places}
+
+    def grow(chosen: int, candidates: int, left: int) -> Iterator[int]:
+        if not left:
+            yield chosen
+        elif candidates.bit_count() >= left:
+            for at in bits(candidates):
+                yield from grow(chosen | 1 << at, candidates & others[at], left - 1)
+
+    yield from grow(0, cards, count)
 
 
 class _Family:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from partage.scheduler.cards import SCALE
-from partage.scheduler.choice import Chooser
+from partage.scheduler.choice import MEMO_MAX, Chooser, remember
 from partage.scheduler.fits import allowed
 from partage.scheduler.plan import Key
 
@@ -63,6 +63,8 @@ class Ranker:
             key = place, mask, empty, id(topology), node.model if self.plan.is_one_numa else 0
             known = self._best.get(key)
             if known is None:  # the topology is kept beside it, so that its id stays its own
+                if len(self._best) >= MEMO_MAX:
+                    self._best.clear()
                 known = self._best[key] = self._best_links(node, place, mask), topology
             total += known[0]
         return total
@@ -76,7 +78,8 @@ class Ranker:
         if known is None:
             chooser = Chooser(topology, (), numa, node.empty)
             best = chooser.best(cards, want.count, (Key.LINKS,), joined=plan.is_joined, one_numa=plan.is_one_numa)
-            known = topology.memo[key] = (topology.score(best, node.empty),)
+            known = (topology.score(best, node.empty),)
+            remember(topology, key, known)
         return known[0]
 
     def _score(self, node: NodeState) -> int:

@@ -6,8 +6,8 @@ Whoever may patch the pod may ask; the limits are the same as for a new pod. Wha
 one higher) and the node's agent confirms it by the condition `partage.io/Resized`; what does not fit is refused by the
 same condition with the reason, and tried again every `AGAIN_S` while the annotation stands, since room may come. Before
 the grant is written the books count the larger of old and new of each amount, so nothing is promised twice whatever
-becomes of the write. Cards never change. What can go wrong: the API server does not answer; the pod is read again until
-it is known what it has.
+becomes of the write. Cards never change. What can go wrong: the API server does not answer, or refuses; the pod is read
+again until it is known what it has, and what was refused is tried again `AGAIN_S` later.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 AGAIN_S: Final = 30.0
 GONE: Final = 404
+CONFLICT: Final = 409
 INVALID: Final = "ResizeInvalid"
 FORM: Final = 'accepted: {"container": {"memory": "12Gi", "cores": "60%"}}, either amount or both'
 
@@ -168,6 +169,10 @@ def check_fit(node: NodeState, uid: str, old: Mapping[str, Need], new: Mapping[s
         if at is None:
             parts = (where, "the card is gone", "cards that the node has", remedy(Code.CARD_NOT_HEALTHY))
             raise ResizeRefused(str(Code.CARD_NOT_HEALTHY), parts)
+        is_more = need.memory > before.memory or need.cores > before.cores
+        if is_more and uuid in others.closed:
+            parts = (where, "more is wished", others.closed[uuid], remedy(Code.CARD_UNKNOWN_USE))
+            raise ResizeRefused(str(Code.CARD_UNKNOWN_USE), parts)
         memory = min(others.memory[at], others.kinds[at].physical)
         if need.memory > max(before.memory, memory):
             parts = (where, f"{format_memory(need.memory)} wished", f"{format_memory(max(0, memory))} there", _STEP)
@@ -286,14 +291,14 @@ class Resizer:
             done = await self._client.patch(WatchedPod, meta.name or "", body, namespace=meta.namespace)
         except KubeError as error:
             log.info("a grant is not written", pod=pod.subject, error=str(error))
-            await self._find_out(pod)
+            await self._find_out(pod, is_old=error.status == CONFLICT)
             return
         self.written += 1
         log.info("resized", pod=pod.subject, generation=after.gen)
         self._take(done)
 
-    async def _find_out(self, pod: WatchedPod) -> None:
-        """Read the pod until it is known what it has, and count that; its wish is seen to again."""
+    async def _find_out(self, pod: WatchedPod, *, is_old: bool) -> None:
+        """Read the pod until it is known what it has, and count that; an old version's wish is seen to at once."""
         meta = pod.metadata
         while pod.uid in self._pods:
             try:
@@ -305,8 +310,11 @@ class Resizer:
                 continue
             if found.uid == pod.uid:
                 self._take(found)
-                self._due.add(pod.uid)
-                self._wake.set()
+                if is_old:
+                    self._due.add(pod.uid)
+                    self._wake.set()
+                else:  # an answer that is the same each time must not be asked for without a pause
+                    self._said[pod.uid] = (found.annotations.get(names.RESIZE, ""), "")
             return
 
     def _take(self, pod: WatchedPod) -> None:

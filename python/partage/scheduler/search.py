@@ -16,7 +16,7 @@ from partage.model.need import Role
 from partage.model.reasons import Code
 from partage.model.share import CORES_MAX
 from partage.scheduler.answers import Unfit
-from partage.scheduler.choice import Chooser
+from partage.scheduler.choice import Chooser, by_numa, joined_subsets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -219,14 +219,10 @@ class Search:
     def _choices(self, place: int, beside: Sequence[int]) -> Iterator[int]:
         plan = self._plan
         count = plan.wants[place].count
+        room = self._room(place, beside)
         topology = self._node.topologies[plan.wants[place].backend]
-        for mask in subsets(self._room(place, beside), count):
-            if count > 1:
-                if plan.is_one_numa and len({self._numa[at] for at in bits(mask)}) > 1:
-                    continue
-                if plan.is_joined and not topology.is_joined(mask):
-                    continue
-            yield mask
+        for pool in by_numa(self._numa, room) if plan.is_one_numa and count > 1 else [room]:
+            yield from joined_subsets(topology, pool, count) if plan.is_joined else subsets(pool, count)
 
     def _state(self, depth: int) -> tuple[object, ...]:
         """Return what is left to the containers from `depth` on: equal for choices that leave the same behind.

@@ -15,7 +15,7 @@ from partage.model.grant import DEVICES_MAX
 from partage.model.reasons import Code
 from partage.model.share import CORES_MAX
 from partage.scheduler.answers import Placement, Unfit
-from partage.scheduler.choice import Chooser
+from partage.scheduler.choice import Chooser, remember
 from partage.scheduler.fits import fit_plan
 
 if TYPE_CHECKING:
@@ -290,7 +290,8 @@ class Question:
         if known is None:
             chooser = Chooser(topology, (), numa, 0)
             best = chooser.best(mask, want.count, (), joined=plan.is_joined, one_numa=plan.is_one_numa)
-            known = topology.memo[key] = (best,)
+            known = (best,)
+            remember(topology, key, known)
         return known[0] != 0
 
 

@@ -29,6 +29,7 @@ _JOINED: Final = 1_000_000
 _LANES: Final = 10_000
 _DAMAGE: Final = 1_000
 _BLOCKS: Final = (2, 4, 8)
+_GROUPS_MAX: Final = 20_000  # kept of one matrix, which lives for ever
 
 
 class NvidiaRules:
@@ -104,6 +105,8 @@ class NvidiaTopology:
         """Return the groups that NVLink makes of these cards."""
         found = self._groups.get(cards)
         if found is None:
+            if len(self._groups) >= _GROUPS_MAX:
+                self._groups.clear()
             found = self._groups[cards] = tuple(self._grow(cards))
         return found
 
