@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,11 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partage.devices.backend import HealthChange
-from partage.devices.nvidia import health
+from partage.devices.nvidia import health, xids
 from partage.devices.nvidia.cards import Answer
 from partage.devices.nvidia.health import HealthBook, HealthWatch
 from partage.devices.nvidia.options import APPLICATION_XIDS, HealthOptions
-from partage.devices.nvidia.xids import Disturbed, Xid
+from partage.devices.nvidia.xids import Disturbed, Xid, XidThread
+from partage.model import DeviceError
 from tests.devices.clock import HandClock
 
 if TYPE_CHECKING:
@@ -182,6 +185,30 @@ def test_a_card_for_which_the_driver_hangs_fails_alone(monkeypatch: pytest.Monke
     assert found[2] == HealthChange("hung", True)
 
 
+def test_a_card_that_comes_back_ends_the_pause_after_failures(monkeypatch: pytest.MonkeyPatch) -> None:
+    told, served, again = threading.Event(), threading.Event(), threading.Event()
+    monkeypatch.setattr(xids, "PAUSE_S", 600.0)
+    monkeypatch.setattr(xids, "PAUSE_LAST_S", 600.0)
+    monkeypatch.setattr(xids, "Nvml", lambda _: contextlib.nullcontext())
+
+    def serve(thread: XidThread) -> None:
+        thread._changed.clear()
+        if served.is_set():
+            again.set()
+            thread.stop()
+            return
+        served.set()
+        raise DeviceError("a card", "lost", "answers", "none")
+
+    monkeypatch.setattr(XidThread, "_serve", serve)
+    thread = XidThread(None, lambda what: isinstance(what, Disturbed) and (told.set() or True))
+    thread.start()
+    assert told.wait(60)
+    thread.watch(frozenset({"a card"}))
+    assert again.wait(60), "watched again although the pause is not over"
+    thread.join()
+
+
 # ---- with the simulated driver ---------------------------------------------------------------------------------------
 
 WATCHED = """
@@ -194,7 +221,7 @@ class Now:
 async def main():
     with Nvml(libraries) as nvml, Machine() as there:
         cards = [read_card(index).uuid for index in range(nvml.count())]
-        options = HealthOptions(probe_failed_s=0.05)
+        options = HealthOptions(probe_s=600, probe_failed_s=0.05)
         watch = HealthWatch(HealthBook(options), options, Now(), libraries)
         watch.watch(frozenset(cards))
         changes = watch.changes()
@@ -230,6 +257,15 @@ def test_a_lost_card_fails_alone_and_comes_back(on_machine: OnMachine) -> None:
     assert found[0][:2] == [5, False]
     assert found[1] == [5, True, ""]
     assert found[2] == [5, False, "XID 48 (double-bit ECC error)"], "watched again, and an XID 31 before it is nothing"
+
+
+def test_a_card_that_is_lost_before_anybody_listens_is_found(on_machine: OnMachine) -> None:
+    body = """
+        faults.lose_device(there, 5)  # the thread that listens has not begun
+        found.append(await coming)
+    """
+    found = on_machine("8xh100", WATCHED.replace("{body}", body.strip()))
+    assert found[0][:2] == [5, False]
 
 
 def test_a_card_that_never_stopped_answering_is_back_when_nvml_has_nothing_to_advise(on_machine: OnMachine) -> None:

@@ -3,7 +3,8 @@
 `XidThread` is told which cards to watch and tells what it sees through a callback on that thread. It waits in slices,
 so that a stop or a change of the cards is noticed; whoever stops it need not wait, since it lets its session of NVML go
 itself. What can go wrong: a card that is lost makes every wait fail, so the set is made anew of those that still
-register, and whoever listens is told to look at all of them (`Disturbed`), with a pause between failures.
+register, with a pause between failures that a change of the cards ends. Where one does not register, or a wait fails,
+whoever listens is told to look at all of them (`Disturbed`): no event would.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-SLICE_MS: Final = 500
+SLICE_MS: Final = 2000
+SLICE_MISSING_MS: Final = 250  # while a card is not in the set: when it is back, its events count
 PAUSE_S: Final = 1.0
 PAUSE_LAST_S: Final = 30.0  # where it fails again and again: boards without events
 _WANTED: Final = pynvml.nvmlEventTypeXidCriticalError
@@ -85,7 +87,7 @@ class XidThread:
             except DeviceError as error:
                 pause = PAUSE_S if time.monotonic() - begin > pause else min(2 * pause, PAUSE_LAST_S)
                 self._say(Disturbed(str(error)))
-                self._stopped.wait(pause)
+                self._changed.wait(pause)  # a card that came back is not kept waiting
 
     def _say(self, what: Xid | Disturbed) -> None:
         if not self._tell(what):
@@ -97,23 +99,22 @@ class XidThread:
         with translated("NVML's events"):
             events = pynvml.nvmlEventSetCreate()
         try:
-            cards = self._cards
-            uuids = _register(events, cards)
-            if len(uuids) < len(cards):  # lost already, or without events
-                self._say(Disturbed("a card cannot be watched"))
+            uuids, refused = _register(events, self._cards)
+            if refused:
+                self._say(Disturbed(f"no events of {', '.join(refused)}"))
             while not self._changed.is_set():
                 if uuids:
-                    self._wait(events, uuids)
+                    self._wait(events, uuids, SLICE_MISSING_MS if refused else SLICE_MS)
                 else:
                     self._changed.wait(SLICE_MS / 1000)
         finally:
             with contextlib.suppress(pynvml.NVMLError):
                 pynvml.nvmlEventSetFree(events)
 
-    def _wait(self, events: Any, uuids: dict[int, str]) -> None:
+    def _wait(self, events: Any, uuids: dict[int, str], slice_ms: int) -> None:
         with translated("NVML's events"):
             try:
-                event = pynvml.nvmlEventSetWait_v2(events, SLICE_MS)
+                event = pynvml.nvmlEventSetWait_v2(events, slice_ms)
             except pynvml.NVMLError_Timeout:
                 return
             uuid = uuids.get(_address(event.device))
@@ -123,16 +124,19 @@ class XidThread:
                 self._say(Xid(uuid, int(event.eventData)))
 
 
-def _register(events: Any, cards: frozenset[str]) -> dict[int, str]:
-    """Add the cards to a set; return those that could be, by the address of NVML's handle."""
+def _register(events: Any, cards: frozenset[str]) -> tuple[dict[int, str], list[str]]:
+    """Add the cards to a set; return those that could be, by the address of NVML's handle, and those that could not."""
     found: dict[int, str] = {}
+    refused: list[str] = []
     for uuid in sorted(cards):
-        with contextlib.suppress(pynvml.NVMLError):
+        try:
             handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
             wanted = (_WANTED | _RECOVERY) & pynvml.nvmlDeviceGetSupportedEventTypes(handle)
             pynvml.nvmlDeviceRegisterEvents(handle, wanted, events)
             found[_address(handle)] = uuid
-    return found
+        except pynvml.NVMLError:
+            refused.append(uuid)
+    return found, refused
 
 
 def _address(handle: Any) -> int:
