@@ -67,8 +67,9 @@ class Row:
 class Scene:
     """The agent and what is around it."""
 
-    def __init__(self, top: Path, build: Path, port: int) -> None:
+    def __init__(self, top: Path, memory: Path, build: Path, port: int) -> None:
         self.top = top
+        self.memory = memory
         self.build = build
         self.port = port
         self.api = ApiServer()
@@ -102,8 +103,9 @@ class Scene:
 
     async def start(self) -> float:
         """Start the agent; return the seconds until it has asked to be registered."""
-        places = {"root": "run", "cdi": "cdi", "kubelet": "kubelet", "plugins": "plugins", "library": "lib"}
-        flags = [f"--places-{name}={self.top / path}" for name, path in {**places, "locks": "locks"}.items()]
+        places = {"kubelet": "kubelet", "plugins": "plugins", "library": "lib", "locks": "locks"}
+        flags = [f"--places-{name}={self.top / path}" for name, path in places.items()]
+        flags += [f"--places-root={self.memory / 'run'}", f"--places-cdi={self.memory / 'cdi'}"]
         flags += [f"--node={NODE}", f"--kubeconfig={self.kubeconfig}", "--driver=simulated", f"--nvidia-seats={SEATS}"]
         flags += [f"--metrics-port={self.port}", "--metrics-address=127.0.0.1", "--log-level=warning"]
         begin = time.monotonic()
@@ -150,13 +152,13 @@ class Scene:
         self.pod(uid, number)
         free = sorted(self.kubelet.healthy() - {seat for entry in self.kubelet.entries for seat in entry.ids})
         begin = time.monotonic()
-        entry = await self.kubelet.allocate(uid, f"default/{uid}", "app", ids=free[:1])
+        entry = await self.kubelet.ask(uid, f"default/{uid}", "app", free[:1])
         allocated = time.monotonic()
         self.kubelet.write_checkpoint()
         written = time.monotonic()
         await self.kubelet.pre_start(entry)
         took = time.monotonic() - written + allocated - begin
-        policy = read_policy(self.top / "run" / entry.name / "policy")
+        policy = read_policy(self.memory / "run" / entry.name / "policy")
         if not policy.is_open or policy.devices[0].uuid != self.uuids[number % len(self.uuids)]:
             raise SystemExit(f"node: {uid} did not get its grant")
         return took
@@ -170,7 +172,7 @@ class Scene:
     async def dead_process(self) -> float:
         """Kill a program that holds memory; return the seconds until its ledger has it no more."""
         entry = next(entry for entry in self.kubelet.entries if entry.uid == "c0")
-        directory = self.top / "run" / entry.name
+        directory = self.memory / "run" / entry.name
         environment = {
             **self.environment,
             "LD_PRELOAD": str(self.build / "lib/libvgpu.so"),
@@ -260,9 +262,9 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-async def run(arguments: argparse.Namespace, top: Path) -> list[Row]:
+async def run(arguments: argparse.Namespace, top: Path, memory: Path) -> list[Row]:
     """Measure, and end everything whatever happens."""
-    scene = Scene(top, arguments.build.resolve(), free_port())
+    scene = Scene(top, memory, arguments.build.resolve(), free_port())
     try:
         return await measure(scene, arguments.idle, 20 if arguments.smoke else 200)
     finally:
@@ -280,8 +282,12 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.smoke:
         arguments.idle = 10.0
-    with tempfile.TemporaryDirectory(prefix="partage-node.") as top:
-        rows = asyncio.run(run(arguments, Path(top)))
+    in_memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108 -- as /run is on a node
+    with (
+        tempfile.TemporaryDirectory(prefix="partage-node.") as top,
+        tempfile.TemporaryDirectory(prefix="partage-node.", dir=in_memory) as memory,
+    ):
+        rows = asyncio.run(run(arguments, Path(top), Path(memory)))
     for row in rows:
         bound = "" if row.bound is None else f"{row.bound:g}"
         print(f"{row.title:45} {row.value:10.2f} {row.unit:12} {bound:>6}  {row.verdict}")

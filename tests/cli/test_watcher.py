@@ -17,7 +17,7 @@ import pytest
 from partage.devices.nvidia.usage import Usage
 from partage.run.handover import HandOver
 from partage.run.processes import find_process, start_time
-from partage.run.watcher import CORRECT_EVERY_S, CORRECT_LAST_S, LOOK_EVERY_S, LOOK_LAST_S, Watcher
+from partage.run.watcher import CORRECT_EVERY_S, CORRECT_LAST_S, LOOK_EMPTY_S, LOOK_EVERY_S, LOOK_LAST_S, Watcher
 from partage.shm import Policy, PolicyDevice, PolicyFile, Slot, create_ledger, read_policy
 from tests.devices.clock import HandClock
 from tests.shm.conftest import UUID, Tenant, tenant  # noqa: F401 -- a fixture
@@ -273,6 +273,15 @@ def test_what_does_not_change_is_looked_at_seldom_and_what_does_once_a_second(sc
     scene.clock.move(scene.watcher.timeout())
     scene.watcher.step()
     assert scene.watcher.timeout() <= LOOK_EVERY_S
+
+
+def test_a_ledger_that_nobody_uses_is_looked_at_even_more_seldom_until_somebody_does(scene):
+    scene.watcher.step()
+    assert max(scene.pauses(120)) == pytest.approx(LOOK_EMPTY_S)
+    charge_myself(scene, 100)
+    scene.clock.move(scene.watcher.timeout())
+    scene.watcher.step()
+    assert max(scene.pauses(120)) == pytest.approx(LOOK_LAST_S)
 
 
 def test_watchers_share_what_nvml_says_and_each_is_told_what_is_newer_than_its_last_look(tmp_path, scene):

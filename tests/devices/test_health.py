@@ -186,24 +186,30 @@ def test_a_card_for_which_the_driver_hangs_fails_alone(monkeypatch: pytest.Monke
 
 
 def test_a_card_that_comes_back_ends_the_pause_after_failures(monkeypatch: pytest.MonkeyPatch) -> None:
-    told, served, again = threading.Event(), threading.Event(), threading.Event()
+    told: list[Disturbed | Xid] = []
+    failed, again = threading.Event(), threading.Event()
     monkeypatch.setattr(xids, "PAUSE_S", 600.0)
     monkeypatch.setattr(xids, "PAUSE_LAST_S", 600.0)
     monkeypatch.setattr(xids, "Nvml", lambda _: contextlib.nullcontext())
 
     def serve(thread: XidThread) -> None:
         thread._changed.clear()
-        if served.is_set():
+        if told:
             again.set()
             thread.stop()
             return
-        served.set()
         raise DeviceError("a card", "lost", "answers", "none")
 
     monkeypatch.setattr(XidThread, "_serve", serve)
-    thread = XidThread(None, lambda what: isinstance(what, Disturbed) and (told.set() or True))
+
+    def tell(what: Disturbed | Xid) -> bool:
+        told.append(what)
+        failed.set()
+        return True
+
+    thread = XidThread(None, tell)
     thread.start()
-    assert told.wait(60)
+    assert failed.wait(60)
     thread.watch(frozenset({"a card"}))
     assert again.wait(60), "watched again although the pause is not over"
     thread.join()

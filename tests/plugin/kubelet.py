@@ -12,6 +12,7 @@ import json
 import os
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import grpc
@@ -43,6 +44,13 @@ class Entry:
     @property
     def name(self) -> str:
         return self.answer.cdi_devices[0].name.partition("=")[2]
+
+    @cached_property
+    def in_resources(self) -> resources_pb2.PodResources:
+        namespace, _, name = self.pod.partition("/")
+        pod = resources_pb2.PodResources(name=name, namespace=namespace)
+        pod.containers.add(name=self.container).devices.add(resource_name=RESOURCE, device_ids=self.ids)
+        return pod
 
 
 @dataclass
@@ -124,14 +132,8 @@ class Kubelet(api_pb2_grpc.RegistrationServicer, resources_grpc.PodResourcesList
     async def List(self, request, context):  # type: ignore[no-untyped-def]  # noqa: N802
         if not self.answers_resources:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "not now")
-        answer = resources_pb2.ListPodResourcesResponse()
-        for entry in self.entries:
-            if entry.is_init and not self.lists_init:
-                continue
-            namespace, _, name = entry.pod.partition("/")
-            pod = answer.pod_resources.add(name=name, namespace=namespace)
-            pod.containers.add(name=entry.container).devices.add(resource_name=RESOURCE, device_ids=entry.ids)
-        return answer
+        listed = (entry for entry in self.entries if self.lists_init or not entry.is_init)
+        return resources_pb2.ListPodResourcesResponse(pod_resources=[entry.in_resources for entry in listed])
 
     # ---- what a test asks for
 
@@ -168,12 +170,17 @@ class Kubelet(api_pb2_grpc.RegistrationServicer, resources_grpc.PodResourcesList
             asked.container_requests.add(available_deviceIDs=free, allocation_size=count)
             preferred = await self.plugin().GetPreferredAllocation(asked, timeout=10)
             ids = list(preferred.container_responses[0].deviceIDs)
+        entry = await self.ask(uid, pod, container, ids, init=init)
+        self.write_checkpoint()
+        return entry
+
+    async def ask(self, uid: str, pod: str, container: str, ids: Sequence[str], *, init: bool = False) -> Entry:
+        """Ask the plugin for a container that gets these ids; the checkpoint is written after that."""
         request = api_pb2.AllocateRequest()
         request.container_requests.add(devices_ids=ids)
         answer = (await self.plugin().Allocate(request, timeout=10)).container_responses[0]
         entry = Entry(uid, pod, container, tuple(ids), answer, is_init=init)
         self.entries.append(entry)
-        self.write_checkpoint()
         return entry
 
     async def pre_start(self, entry: Entry) -> None:

@@ -16,6 +16,7 @@ import contextlib
 import errno
 import os
 import socket
+import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -29,7 +30,7 @@ from partage_plugin.kubelet.server import options
 from partage_plugin.proto.deviceplugin.v1beta1 import api_pb2, api_pb2_grpc
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator
     from pathlib import Path
 
     from partage_plugin.kubelet.server import DevicePlugin
@@ -45,6 +46,8 @@ ANSWER_S: Final = 5.0
 AGAIN_FIRST_S: Final = 0.05
 AGAIN_LAST_S: Final = 5.0
 FOLLOWED_S: Final = 5.0  # by then a kubelet that took the registration follows our list
+_EVENT: Final = struct.Struct("iIII")  # of inotify: watch, mask, cookie, bytes of the name
+_EVENTS_MAX: Final = 16384  # bytes
 _GRACE_S: Final = 0.2  # for calls in progress when a socket is given up
 
 log = structlog.get_logger("partage.kubelet")
@@ -140,10 +143,18 @@ class Registrar:
             ) from error
 
     async def _listen(self, events: Inotify) -> None:
-        async for event in events:
-            name = "" if event.name is None else str(event.name)
-            if name == KUBELET_SOCKET or not name or (self._socket is not None and name == self._socket.name):
-                self._wake.set()
+        """Wake the loop at what is ours, until cancelled. Read by hand: kubelet's checkpoint is written here, too."""
+        loop = asyncio.get_running_loop()
+        loop.add_reader(events.fd, self._take_events, events.fd)
+        try:
+            await loop.create_future()
+        finally:
+            loop.remove_reader(events.fd)
+
+    def _take_events(self, fd: int) -> None:
+        ours = {b"", KUBELET_SOCKET.encode()} | (set() if self._socket is None else {os.fsencode(self._socket.name)})
+        if not ours.isdisjoint(names_in(os.read(fd, _EVENTS_MAX))):
+            self._wake.set()
 
     async def _loop(self) -> None:
         while True:
@@ -264,6 +275,15 @@ class Registrar:
             if before is not None and _is_deaf(path) and identity(path) == before:
                 path.unlink(missing_ok=True)
                 log.info("removed the socket of an agent that is no more", socket=str(path))
+
+
+def names_in(events: bytes) -> Iterator[bytes]:
+    """Yield the file that each event of inotify is about; empty: the directory itself, or events were lost."""
+    at = 0
+    while at < len(events):
+        *_, size = _EVENT.unpack_from(events, at)
+        at += _EVENT.size + size
+        yield events[at - size : at].rstrip(b"\0")
 
 
 def _is_deaf(path: Path) -> bool:

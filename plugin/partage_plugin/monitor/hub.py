@@ -164,12 +164,14 @@ class Hub:
             if watched.watcher is None:
                 if watched.due <= now:
                     self._begin(watched)
-            elif name in rung or watched.due <= now:
+            elif name in rung:
+                for key, _ in watched.watcher.selector.select(0):
+                    watched.watcher.handle(key)
+                self._step(watched, watched.watcher)
+            elif watched.due <= now:
                 self._step(watched, watched.watcher)
 
     def _step(self, watched: _Watched, watcher: Watcher) -> None:
-        for key, _ in watcher.selector.select(0):
-            watcher.handle(key)
         try:
             watcher.step()
         except PartageError as error:

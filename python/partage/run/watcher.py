@@ -44,6 +44,7 @@ CORRECT_FIRST_S: Final = 0.01  # after a process came or went
 RUNG_APART_S: Final = 0.02  # a tenant may ring for ever
 LOOK_EVERY_S: Final = 1.0  # a tenant that wipes its ledger wipes the doorbell too, and who execs does not ring
 LOOK_LAST_S: Final = 4.0  # where nothing changes
+LOOK_EMPTY_S: Final = 16.0  # and nobody is there who could exec or wipe
 CORRECT_EVERY_S: Final = 1.0  # while something changes: NVML costs milliseconds on a busy card
 CORRECT_LAST_S: Final = 8.0
 FRESH_S: Final = 1.0  # so old may NVML's answer be, where another watcher asked for it and nothing was heard since
@@ -260,7 +261,8 @@ class Watcher:
         if snapshot is not self._compared or snapshot.shared:
             self._look_in = LOOK_EVERY_S
         elif now >= self._look_at:
-            self._look_in = min(2 * self._look_in, LOOK_LAST_S)
+            is_empty = not self._processes and not snapshot.slots
+            self._look_in = min(2 * self._look_in, LOOK_EMPTY_S if is_empty else LOOK_LAST_S)
         self._look_at = now + self._look_in
         if snapshot is self._compared:
             return
