@@ -267,6 +267,8 @@ def test_wishes() -> None:
                 "partage.io/nvlink": "required",
                 "partage.io/use-index": "0,1",
                 "partage.io/nouse-index": "7",
+                "nvidia.com/use-gpuindexes": "1, 2",
+                "nvidia.com/nouse-gpuindexes": "6",
             },
         )
     )
@@ -277,7 +279,7 @@ def test_wishes() -> None:
     assert wishes.weights == (("slot", 1), ("core", 0), ("memory", 3))
     assert (wishes.types, wishes.no_types) == (("A100", "H100"), ("A10",))
     assert (wishes.uuids, wishes.no_uuids) == (frozenset({"GPU-a", "GPU-b"}), frozenset({"GPU-c"}))
-    assert (wishes.indexes, wishes.no_indexes) == (frozenset({0, 1}), frozenset({7}))
+    assert (wishes.indexes, wishes.no_indexes) == (frozenset({0, 1, 2}), frozenset({6, 7}))
     assert wishes.one_numa_node
     assert wishes.nvlink == "required"
     assert ask.shape.containers[0].mode == "shim"
@@ -297,6 +299,7 @@ def test_wishes() -> None:
         ("nvidia.com/numa-bind", "yes"),
         ("nvidia.com/vgpu-mode", "fast"),
         ("partage.io/use-index", "zero"),
+        ("nvidia.com/nouse-gpuindexes", "-1"),
     ],
 )
 def test_unknown_words(key: str, value: str) -> None:

@@ -74,6 +74,8 @@ class Selectors:
     no_types: tuple[str, ...] = ()
     uuids: tuple[str, ...] = ()
     no_uuids: tuple[str, ...] = ()
+    indexes: tuple[str, ...] = ()
+    no_indexes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

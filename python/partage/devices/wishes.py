@@ -82,8 +82,8 @@ def read_wishes(annotated: Annotated, vendors: Sequence[Vendor]) -> Wishes:
         no_types=tuple(annotated.items([key for each in selectors for key in each.no_types])),
         uuids=frozenset(annotated.items([key for each in selectors for key in each.uuids])),
         no_uuids=frozenset(annotated.items([key for each in selectors for key in each.no_uuids])),
-        indexes=_indexes(annotated, names.USE_INDEX),
-        no_indexes=_indexes(annotated, names.NO_USE_INDEX),
+        indexes=_indexes(annotated, [names.USE_INDEX, *(key for each in selectors for key in each.indexes)]),
+        no_indexes=_indexes(annotated, [names.NO_USE_INDEX, *(key for each in selectors for key in each.no_indexes)]),
         one_numa_node=bool(one_numa),
         nvlink=annotated.word(names.NVLINK, {"required": "required", "preferred": "preferred"}),
     )
@@ -113,12 +113,16 @@ def _weights(text: str) -> tuple[tuple[str, int], ...]:
     return tuple(zip(TERMS, weights, strict=True))
 
 
-def _indexes(annotated: Annotated, key: str) -> frozenset[int]:
-    found = annotated.items([key])
-    if all(item.isascii() and item.isdigit() and len(item) <= 4 and int(item) <= INDEX_MAX for item in found):
-        return frozenset(map(int, found))
-    annotated.note(key, f"accepted: whole numbers from 0 to {INDEX_MAX}, several with commas")
-    return frozenset()
+def _indexes(annotated: Annotated, keys: Iterable[str]) -> frozenset[int]:
+    """Return the indexes of these annotations together."""
+    together: set[int] = set()
+    for key in keys:
+        found = annotated.items([key])
+        if all(item.isascii() and item.isdigit() and len(item) <= 4 and int(item) <= INDEX_MAX for item in found):
+            together.update(map(int, found))
+        else:
+            annotated.note(key, f"accepted: whole numbers from 0 to {INDEX_MAX}, several with commas")
+    return frozenset(together)
 
 
 def read_class(annotated: Annotated) -> ShareClass | None:

@@ -86,7 +86,7 @@ _ALL: Final = (
     Reason(
         Code.CARD_INDEX,
         "the pod names the indexes of the cards that it takes or does not take, and this is none for it",
-        "change the indexes that the pod names",
+        "change the pod's annotation partage.io/use-index or partage.io/nouse-index",
     ),
     Reason(
         Code.CARD_UNKNOWN_USE,

@@ -34,6 +34,8 @@ CLOSELY: Final = 8  # nodes tried for one change of amounts, the best first
 STEP_CORES: Final = 10  # permille: HAMi's resources have whole percents
 CORDON: Final = "hami.io/device-cordon"
 _PERCENT: Final = 10
+_INDEXES: Final = f"leave out the wanted card indexes ({names.USE_INDEX}, nvidia.com/use-gpuindexes)"
+_NO_INDEXES: Final = f"leave out the unwanted card indexes ({names.NO_USE_INDEX}, nvidia.com/nouse-gpuindexes)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +91,12 @@ def _wishes(situation: Situation) -> Iterator[Suggestion]:
         (wishes.no_types, {"no_types": ()}, "leave out the unwanted card types (nvidia.com/nouse-gputype)"),
         (wishes.uuids, {"uuids": frozenset()}, "leave out the wanted cards (nvidia.com/use-gpuuuid)"),
         (wishes.no_uuids, {"no_uuids": frozenset()}, "leave out the unwanted cards (nvidia.com/nouse-gpuuuid)"),
-        (wishes.indexes, {"indexes": frozenset()}, "leave out the wanted card indexes"),
-        (wishes.no_indexes, {"no_indexes": frozenset()}, "leave out the unwanted card indexes"),
+        (wishes.indexes, {"indexes": frozenset()}, _INDEXES),
+        (
+            wishes.no_indexes,
+            {"no_indexes": frozenset()},
+            _NO_INDEXES,
+        ),
         (wishes.one_numa_node, {"one_numa_node": False}, "leave out nvidia.com/numa-bind"),
         (wishes.nvlink == "required", {"nvlink": "preferred"}, f"set {names.NVLINK}: preferred"),
         (

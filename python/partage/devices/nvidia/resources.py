@@ -198,5 +198,7 @@ VENDOR: Final = Vendor(
         no_types=("nvidia.com/nouse-gputype",),
         uuids=("nvidia.com/use-gpuuuid",),
         no_uuids=("nvidia.com/nouse-gpuuuid",),
+        indexes=("nvidia.com/use-gpuindexes",),
+        no_indexes=("nvidia.com/nouse-gpuindexes",),
     ),
 )
