@@ -62,7 +62,10 @@ CASES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     ),
     "without pages": ({"agent": {"config": {"metrics": {"port": 0}}}}, ("port: 0",)),
     "simulated": ({"agent": {"simulated": {"profile": "8xH100"}}}, ("driver: simulated", "partage, sim, tree")),
-    "the host's network": ({"agent": {"hostNetwork": True}}, ("maxSurge: 0, maxUnavailable: 1", "hostNetwork: true")),
+    "the host's network": (
+        {"agent": {"hostNetwork": True}, "scheduler": {"hostNetwork": True}, "webhook": {"hostNetwork": True}},
+        ("maxSurge: 0, maxUnavailable: 1", "hostNetwork: true"),
+    ),
     "HAMi beside it": (
         {"policies": {"writers": ["system:serviceaccount:kube-system:hami-scheduler"]}},
         ("'system:serviceaccount:kube-system:hami-scheduler'",),
@@ -77,6 +80,7 @@ CASES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
             "- schedulerName: hami-scheduler",
             "- schedulerName: partage-scheduler",
             "    schedulers:\n    - partage-scheduler\n    - hami-scheduler\n",
+            "    alsoKnownAs:\n    - hami-scheduler\n",
         ),
     ),
     "an API server that reaches no pods": (
