@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import TYPE_CHECKING
@@ -11,10 +11,16 @@ from typing import TYPE_CHECKING
 from lightkube.resources.core_v1 import Pod
 
 from partage.kube import Change, Client, Informer, Retry, Timing
+from partage.kube.poster import Poster
 from tests.kube.api_server import ApiServer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from partage.kube.streams import Streams
+
+
+BY_POSTER = False  # whether `watched` watches as the scheduler does
 
 
 class FakeClock:
@@ -54,8 +60,15 @@ class FakeClock:
         return sum(1 for _, future in self._sleepers if not future.done())
 
 
-def client_of(server: ApiServer, clock: FakeClock, retry: Retry | None = None, token_file: str | None = None) -> Client:
-    return Client.connect(server.config(token_file), manager="test", clock=clock, random=Random(1), retry=retry)
+def client_of(
+    server: ApiServer,
+    clock: FakeClock,
+    retry: Retry | None = None,
+    token_file: str | None = None,
+    streams: Streams | None = None,
+) -> Client:
+    config = server.config(token_file)
+    return Client.connect(config, manager="test", clock=clock, random=Random(1), retry=retry, streams=streams)
 
 
 async def until(holds: Callable[[], object]) -> None:
@@ -86,7 +99,9 @@ async def watched(
     server: ApiServer, clock: FakeClock | None = None, timing: Timing | None = None
 ) -> AsyncIterator[Watched]:
     clock = clock or FakeClock(jumps=True)
-    async with client_of(server, clock) as client:
+    async with AsyncExitStack() as opened:
+        streams = await opened.enter_async_context(Poster(server.config())) if BY_POSTER else None
+        client = await opened.enter_async_context(client_of(server, clock, streams=streams))
         informer = Informer(client, Pod, fields={"spec.nodeName": "n1"}, timing=timing, clock=clock, random=Random(1))
         seen = Watched(informer)
         async with asyncio.TaskGroup() as tasks:  # what ends the informer ends the test

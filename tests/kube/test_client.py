@@ -4,6 +4,7 @@ pages; tokens that are renewed; configurations that cannot be read."""
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 import httpx2
@@ -14,6 +15,7 @@ from lightkube.resources.core_v1 import Node, Pod
 
 from partage.kube import Backoff, Client, Retry, load_config
 from partage.kube.config import TokenFile
+from partage.kube.poster import Poster
 from partage.model import KubeError
 from tests.kube.api_server import ApiServer, Fault
 from tests.kube.support import FakeClock, client_of, scenario
@@ -196,6 +198,28 @@ def test_a_renewed_token_is_read_again(tmp_path: Path) -> None:
                 await client.get(Pod, "a", namespace="default")
         assert caught.value.status == 401
         assert server.tokens[4:] == ["second"]  # the file has no other: not sent again
+
+    scenario(play)
+
+
+def test_a_renewed_token_is_read_again_for_a_watch_by_the_poster(tmp_path: Path) -> None:
+    async def play(server: ApiServer) -> None:
+        token = tmp_path / "token"
+        token.write_text("first\n")
+        async with (
+            Poster(server.config(str(token))) as poster,
+            client_of(server, FakeClock(), streams=poster) as client,
+        ):
+            await poster.post("/api/v1/pods", b'{"metadata": {"name": "a"}}')
+            token.write_text("second\n")
+            server.refused_tokens.add("first")
+            async with aclosing(client.watch(Pod, version="100")) as events:
+                server.put_pod("b", "u2")
+                assert (await anext(events)).object is not None
+            server.refused_tokens.add("second")
+            with pytest.raises(KubeError, match="token has expired"):
+                await anext(client.watch(Pod, version="100"))
+        assert server.tokens == ["first", "first", "second", "second"]
 
     scenario(play)
 

@@ -17,9 +17,11 @@ are tried again with growing waits, a bounded number of times; but a `create` on
 
 from __future__ import annotations
 
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Self, TypeVar, cast
+from urllib.parse import urlencode
 
 import httpx2
 import msgspec
@@ -32,10 +34,12 @@ from lightkube.types import PatchType
 from partage.kube.backoff import Backoff
 from partage.kube.clock import Clock, SystemClock
 from partage.kube.config import http_client, time_limits
+from partage.kube.streams import Stream, Streams, lines
 from partage.model import KubeError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+    from collections.abc import AsyncGenerator, Mapping
+    from contextlib import AbstractAsyncContextManager
     from types import TracebackType
 
     from lightkube.config.kubeconfig import SingleConfig
@@ -47,6 +51,7 @@ Kind = Literal["added", "modified", "deleted", "bookmark"]
 
 PAGE: Final = 500
 QUIET_S: Final = 150.0  # without a bookmark, which come once a minute, the connection is taken for dead
+BAD: Final = 400
 TOO_MANY: Final = 429
 AGAIN: Final = frozenset({500, 502, 503, 504})
 MESSAGE_MAX: Final = 500
@@ -95,9 +100,18 @@ class Transport(GenericAsyncClient):
 
     AdapterClient = staticmethod(http_client)
 
-    async def answer(self, request: BasicRequest, *, stream: bool = False) -> httpx2.Response:
-        """Send a request once; `stream`: return as soon as the answer's head is there."""
-        return await self._client.send(self.build_adapter_request(request), stream=stream)
+    async def answer(self, request: BasicRequest) -> httpx2.Response:
+        """Send a request once."""
+        return await self._client.send(self.build_adapter_request(request))
+
+    @asynccontextmanager
+    async def open(self, request: BasicRequest) -> AsyncGenerator[Stream]:
+        """Send a request once; the answer begins when its head is there."""
+        response = await self._client.send(self.build_adapter_request(request), stream=True)
+        try:
+            yield Stream(response.status_code, response.aiter_bytes())
+        finally:
+            await response.aclose()
 
     async def end(self) -> None:
         """End all connections."""
@@ -107,17 +121,25 @@ class Transport(GenericAsyncClient):
 class Client:
     """One API server. Safe to use from many tasks at once; `close` ends its connections."""
 
-    def __init__(
-        self, api: Transport, clock: Clock, random: Random, retry: Retry | None = None, page: int = PAGE
+    def __init__(  # noqa: PLR0913 -- the last ones are optional and named
+        self,
+        api: Transport,
+        clock: Clock,
+        random: Random,
+        retry: Retry | None = None,
+        *,
+        page: int = PAGE,
+        streams: Streams | None = None,
     ) -> None:
         self._api = api
+        self._streams = streams
         self._clock = clock
         self._random = random
         self._retry = retry or Retry()
         self._page = page
 
     @classmethod
-    def connect(
+    def connect(  # noqa: PLR0913 -- the last ones are optional and named
         cls,
         config: SingleConfig,
         *,
@@ -125,10 +147,12 @@ class Client:
         clock: Clock | None = None,
         random: Random | None = None,
         retry: Retry | None = None,
+        streams: Streams | None = None,
     ) -> Self:
         """Return a client; nothing is sent yet. `manager` is what managedFields say of our writes."""
         api = Transport(ConnectionParams(timeout=time_limits()), config, field_manager=manager)
-        return cls(api, clock or SystemClock(), random or Random(), retry)  # noqa: S311 -- jitter is no secret
+        jitter = random or Random()  # noqa: S311 -- no secret
+        return cls(api, clock or SystemClock(), jitter, retry, streams=streams)
 
     async def __aenter__(self) -> Self:
         return self
@@ -213,21 +237,22 @@ class Client:
         params |= _selectors(fields, labels)
         scope = _scope(resource, namespace)
         request = self._request("list", resource, namespace=scope, params=params, watch=True)
-        request.timeout = time_limits(QUIET_S)
         try:
-            response = await self._api.answer(request, stream=True)
-            try:
-                if response.is_error:
-                    await response.aread()
-                    raise _refused(request, response)
-                async for line in _lines(response):
+            async with self._opened(request) as stream:
+                if stream.status >= BAD:
+                    raise _refused(request, stream.status, b"".join([piece async for piece in stream.pieces]))
+                async for line in lines(stream.pieces):
                     yield _event(line, resource, request)
-            finally:
-                await response.aclose()
-        except (httpx2.HTTPError, httpx2.StreamError) as error:
+        except (httpx2.HTTPError, httpx2.StreamError, ConnectionError) as error:
             raise _unanswered(request, error) from error
 
     # ---- how ---------------------------------------------------------------------------------------------------------
+
+    def _opened(self, request: BasicRequest) -> AbstractAsyncContextManager[Stream]:
+        if self._streams is None:
+            request.timeout = time_limits(QUIET_S)
+            return self._api.open(request)
+        return self._streams.stream(f"/{request.url}?{urlencode(request.params)}", QUIET_S)
 
     def _request(self, method: str, resource: type, **parts: Any) -> BasicRequest:
         return self._api.prepare_request(method, resource, **parts)
@@ -248,7 +273,8 @@ class Client:
             else:
                 if not response.is_error:
                     return self._decoded(method, request, response)
-                problem, wait = _refused(request, response), _retry_after(response)
+                problem = _refused(request, response.status_code, response.content)
+                wait = _retry_after(response)
                 again = problem.status == TOO_MANY or (repeats and problem.status in AGAIN)
             failures += 1
             wait = max(wait, self._retry.waits.wait(failures, self._random))
@@ -262,22 +288,6 @@ class Client:
             return self._api.handle_response(method, response, request)
         except (msgspec.DecodeError, UnicodeError) as error:
             raise _foreign(request, error) from error
-
-
-async def _lines(response: httpx2.Response) -> AsyncIterator[bytes]:
-    """Yield the lines of a stream.
-
-    Only a line feed ends one: a text splitter would also cut at U+0085 and its like, which anybody may write into an
-    annotation and the API server does not escape.
-    """
-    rest = b""
-    async for piece in response.aiter_bytes():
-        rest += piece
-        if b"\n" in piece:
-            *whole, rest = rest.split(b"\n")
-            for line in whole:
-                if line.strip():
-                    yield line
 
 
 def _event(line: bytes, resource: type[T], request: BasicRequest) -> WatchEvent[T]:
@@ -329,12 +339,12 @@ class _Status(msgspec.Struct):
     message: str = ""
 
 
-def _refused(request: BasicRequest, response: httpx2.Response) -> KubeError:
+def _refused(request: BasicRequest, status: int, content: bytes) -> KubeError:
     try:
-        said = msgspec.json.decode(response.content, type=_Status)
+        said = msgspec.json.decode(content, type=_Status)
     except (msgspec.DecodeError, UnicodeError):
-        said = _Status(message=response.text)
-    return _refusal(request, response.status_code, said.reason, said.message)
+        said = _Status(message=content.decode(errors="replace"))
+    return _refusal(request, status, said.reason, said.message)
 
 
 def _refusal(request: BasicRequest, status: int, reason: str, message: str) -> KubeError:

@@ -87,8 +87,8 @@ async def _serve(settings: Settings) -> None:
     config = load_config(settings.kubeconfig or None)
     clock = SystemClock()
     async with AsyncExitStack() as open_:
-        client = await open_.enter_async_context(Client.connect(config, manager=MANAGER, clock=clock))
         poster = await open_.enter_async_context(Poster(config))
+        client = await open_.enter_async_context(Client.connect(config, manager=MANAGER, clock=clock, streams=poster))
         leader = _leader(settings, config, client, open_)
         world = World(
             client=client,
