@@ -19,7 +19,6 @@ import aiohttp
 import httpx2
 import msgspec
 from lightkube.config.client_adapter import ConnectionParams
-from yarl import URL
 
 from partage.kube.clock import SystemClock
 from partage.kube.config import TokenFile
@@ -144,8 +143,7 @@ class Poster:
         limits = aiohttp.ClientTimeout(
             total=None, connect=CONNECT_S + ANSWER_S, sock_connect=CONNECT_S, sock_read=quiet_s
         )
-        url = URL(self._server + path, encoded=True)
-        return await self._opened().get(url, headers=headers, timeout=limits)
+        return await self._opened().get(self._server + path, headers=headers, timeout=limits)
 
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:
