@@ -73,6 +73,11 @@ async def _nobody_to_tell() -> None:
     """Tell nobody."""
 
 
+async def _none_cordoned() -> frozenset[str]:
+    """No card is cordoned."""
+    return frozenset()
+
+
 class Agent:
     """The agent of one resource."""
 
@@ -88,7 +93,7 @@ class Agent:
         library: Path,
         clock: Clock | None = None,
         context_of: Callable[[str], int | None] = lambda _: None,
-        cordoned: Callable[[], Collection[str]] = frozenset,
+        cordoned: Callable[[], Awaitable[Collection[str]]] = _none_cordoned,
     ) -> None:
         self.cards = Cards()
         self._backend = backend

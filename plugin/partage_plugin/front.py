@@ -43,7 +43,7 @@ log = structlog.get_logger("partage.agent")
 
 
 async def _nothing() -> frozenset[str]:
-    """Clean up nothing."""
+    """Clean up nothing; no card is cordoned."""
     return frozenset()
 
 
@@ -64,7 +64,7 @@ class SharesFront:
         pods: Pods,
         reports: Reports,
         safe: SafeMode | None = None,
-        cordoned: Callable[[], Collection[str]] = frozenset,
+        cordoned: Callable[[], Awaitable[Collection[str]]] = _nothing,
         tells_numa: bool = True,
     ) -> None:
         self._cards = cards
@@ -80,6 +80,7 @@ class SharesFront:
         self._safe = safe
         self._cordoned = cordoned
         self._tells_numa = tells_numa
+        self._spoilt: dict[str, str] = {}  # hand-over -> why it was closed, while its pod is not known
         self.calls = 0  # of kubelet about containers, begun so far
         self.on_handed_over: Callable[[], None] = lambda: None
         self.clean_up: Callable[[], Awaitable[frozenset[str]]] = _nothing
@@ -132,7 +133,7 @@ class SharesFront:
 
     async def _open(self, claim: Claim) -> Held:
         try:
-            self._give_whole_cards(claim.pod)
+            await self._give_whole_cards(claim.pod)
             held = await self._hand_over(claim)
         except Refused as refusal:
             self._refused(claim.pod, refusal)
@@ -173,15 +174,22 @@ class SharesFront:
         self._reports.event(pod, refusal.reason, str(refusal), warning=True)
         self._reports.condition(pod, names.CONDITION_ENFORCED, holds=False, reason=refusal.reason, message=str(refusal))
 
-    def _give_whole_cards(self, pod: Pod) -> None:
-        if self._safe is None or not self._safe.applies(pod) or self._has_grant(pod):
+    def _safe_for(self, pod: Pod) -> SafeMode | None:
+        """Return who gives a pod whole cards, where it has nothing yet and that is wanted."""
+        is_wanted = self._safe is not None and self._safe.applies(pod) and not self._has_grant(pod)
+        return self._safe if is_wanted else None
+
+    async def _give_whole_cards(self, pod: Pod) -> None:
+        cordoned = await self._cordoned() if self._safe_for(pod) is not None else ()
+        safe = self._safe_for(pod)  # another of its containers may have asked meanwhile
+        if safe is None:
             return
-        busy = set(self._cordoned())
+        busy = set(cordoned)
         busy |= {share.uuid for held in self._desk.held.values() for share in held.policy.devices}
         for other in self._pods.all():
             promise = None if other.uid == pod.uid or other.is_over else self._grants.promise(other, held=False)
             busy |= set() if promise is None else set(promise.need)
-        self._grants.give(pod, self._safe.grant(pod, self._cards.by_uuid, busy))
+        self._grants.give(pod, safe.grant(pod, self._cards.by_uuid, busy))
         log.warning("a pod without a grant gets whole cards", pod=pod.full_name, uid=pod.uid)
 
     def _has_grant(self, pod: Pod) -> bool:
@@ -258,7 +266,8 @@ class SharesFront:
 
     def _restore_whole_cards(self, pod: Pod, checkpoint: Checkpoint) -> None:
         """Remember from its policies which whole cards a pod without a grant has."""
-        if self._safe is None or not self._safe.applies(pod) or self._has_grant(pod):
+        safe = self._safe_for(pod)
+        if safe is None:
             return
         given: dict[str, list[tuple[str, int]]] = {}
         for entry in checkpoint.entries:
@@ -271,7 +280,7 @@ class SharesFront:
             if policy.is_open and policy.generation == GENERATION:
                 given[entry.container] = [(device.uuid, device.memory) for device in policy.devices]
         if given:  # cards that are gone too: what runs on one is not moved, and its next start is refused
-            self._grants.give(pod, self._safe.granted(pod.uid, given))
+            self._grants.give(pod, safe.granted(pod.uid, given))
 
     def _order(self, pod: Pod) -> tuple[int, int, str]:
         try:
@@ -290,6 +299,7 @@ class SharesFront:
 
     def pod_changed(self, pod: Pod) -> None:
         """Bring what runs up to the pod's grant, where that is another one now."""
+        self._tell_spoilt()
         trouble = self._grants.twin_trouble(pod)
         if trouble is not None:
             self._reports.event(pod, trouble.reason, str(trouble), warning=True)
@@ -307,15 +317,25 @@ class SharesFront:
             self._reports.condition(pod, names.CONDITION_RESIZED, holds=True, reason=RESIZED, message=message)
 
     def ledger_spoilt(self, hand_over: str, why: str) -> None:
-        """Say on its pod that a container gets no more memory: it has written over its ledger itself."""
-        held = self._desk.held.get(hand_over)
-        pod = None if held is None else self._pods.get(held.pod_uid)
-        if held is None or pod is None:
-            return
-        value = f"closed: {why}"
-        limit, step = "a ledger is written by the library alone", "restart the container: it gets a new one"
-        subject = f"container {held.container!r} of {pod.full_name}"
-        self._refused(pod, Refused(LEDGER_SPOILT, (subject, value, limit, step)))
+        """Say on its pod, once that is known, that a container gets no more memory: it wrote over its ledger itself."""
+        self._spoilt[hand_over] = why
+        self._tell_spoilt()
+
+    def _tell_spoilt(self) -> None:
+        for hand_over, why in list(self._spoilt.items()):
+            owner = self._desk.owner_of(hand_over)
+            if owner is None:  # it has ended
+                del self._spoilt[hand_over]
+                continue
+            uid, container = owner
+            pod = self._pods.get(uid)
+            if pod is None:
+                continue
+            del self._spoilt[hand_over]
+            value = f"closed: {why}"
+            limit, step = "a ledger is written by the library alone", "restart the container: it gets a new one"
+            subject = f"container {container!r} of {pod.full_name}"
+            self._refused(pod, Refused(LEDGER_SPOILT, (subject, value, limit, step)))
 
     def forget(self, uids: Iterable[str]) -> None:
         """Forget the grants of pods that are no more."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 LOOK_EVERY_S: Final = 300.0
 GATHER_S: Final = 0.2  # changes that come together are written together
+CORDON_S: Final = 2.0  # a container waits for it
 BETWEEN_S: Final = 1.0
 AGAIN_S: Final = 1.0
 AGAIN_LAST_S: Final = 60.0
@@ -81,6 +82,15 @@ class NodeWriter:
     async def tell(self) -> None:
         """Ask for what is new to be written."""
         self._wanted.set()
+
+    async def cordoned_now(self) -> frozenset[str]:
+        """Return the cards on which nothing new is wanted, asked now; as known last where nobody answers in time."""
+        try:
+            async with asyncio.timeout(CORDON_S):
+                self.cordoned = parse_cordon((await self._api.read()).annotations.get(CORDON))
+        except (TimeoutError, PartageError) as error:
+            log.warning("cordoned cards are as they were known last", error=str(error), cards=sorted(self.cordoned))
+        return self.cordoned
 
     async def run(self) -> None:
         """Write until cancelled."""

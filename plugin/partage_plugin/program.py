@@ -134,7 +134,7 @@ class _World:
             library=Path(settings.library) if settings.library else libraries.find_library(),
             clock=clock,
             context_of=context_of if driver is not None else lambda _: None,
-            cordoned=lambda: self._node.cordoned,
+            cordoned=self._cordoned,
         )
         self._node = NodeWriter(
             settings.node, KubeNode(client, settings.node), self.agent.cards, clock, say=self._say, safe=self._safe
@@ -188,6 +188,9 @@ class _World:
             labels=nvidia.labels,
             hami=nvidia.hami_annotations,
         )
+
+    async def _cordoned(self) -> frozenset[str]:
+        return await self._node.cordoned_now()
 
     def _calls(self) -> int:
         front = self.agent.front

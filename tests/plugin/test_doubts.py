@@ -213,6 +213,7 @@ def test_a_lease_on_a_policy_lets_nobody_else_in(tmp_path: Path, monkeypatch: py
             async with world.agent() as agent:
                 await world.kubelet.registered()
                 assert entry.name not in agent.desk.held
+                assert world.watch.names == {entry.name}, "watched although its policy cannot be changed"
                 text = grant_text("u2", at=5, app=part(share(0, 60 * GI)))
                 await world.pods.put(pod_of("u2", text=text, app=part()))
                 other = await world.kubelet.allocate("u2", "default/pod-u2", "app")

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from partage.devices.backend import Card, HealthChange, Inventory
+from partage.devices.nvidia.hami import CORDON
 from partage.model import UsageError, names
 from partage.model.node_devices import DeviceLink, SafeMode, parse_node_devices
+from partage_plugin import node as node_room
 from partage_plugin.cards import Cards
 from partage_plugin.node import NodeMeta, NodeWriter
 from partage_plugin.node_text import Say, node_text, whole_inventory
@@ -240,3 +242,26 @@ def test_a_card_that_is_gone_stays_listed_as_far_away() -> None:
 def test_a_spoilt_annotation_is_written_anew() -> None:
     text = node_text(inventory(), SAY, (), '{"v":9}', "n1")
     assert parse_node_devices(text.devices, node="n1").gen == 1
+
+
+def test_who_gives_a_whole_card_asks_what_is_cordoned_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not what the look of some minutes ago said; that stands where the API server refuses or does not answer."""
+    monkeypatch.setattr(node_room, "CORDON_S", 0.01)
+
+    async def go() -> None:
+        node = Node()
+        world = World(node)
+        assert await world.writer.cordoned_now() == frozenset()
+        node.meta = NodeMeta({CORDON: "GPU-1"})
+        assert await world.writer.cordoned_now() == {"GPU-1"}
+        node.meta, node.refusals = NodeMeta(), 1
+        assert await world.writer.cordoned_now() == {"GPU-1"}
+
+        async def hang() -> NodeMeta:
+            await asyncio.Event().wait()
+            return NodeMeta()
+
+        monkeypatch.setattr(node, "read", hang)
+        assert await world.writer.cordoned_now() == {"GPU-1"}
+
+    asyncio.run(go())

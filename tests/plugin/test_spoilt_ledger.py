@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import queue
 from contextlib import AsyncExitStack, closing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,9 +18,10 @@ from partage.shm import Policy, PolicyDevice, PolicyFile, create_ledger, create_
 from partage_plugin import front
 from partage_plugin.monitor import hub as hub_room
 from partage_plugin.monitor.hub import Hub
+from tests.plugin.test_doubts import leased
 from tests.plugin.test_handover import run
 from tests.plugin.test_life import policy, process_in, started, until
-from tests.plugin.world import GI, Cards, World, part, share
+from tests.plugin.world import GI, Cards, World, part, pod_of, share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -166,6 +168,54 @@ def test_one_that_was_spoilt_while_the_agent_was_away_is_closed_and_said(
             await until(HandOver(ledger.parent).is_watched)
 
     run(go())
+
+
+def test_it_is_said_once_its_pod_is_known(tmp_path: Path) -> None:
+    """The agent is back before the API server is: what it adopted is closed at once, and said when there is a pod."""
+
+    async def go() -> None:
+        world = World(tmp_path)
+        async with world.running():
+            entry = await started(world, "u1", app=part(share(memory=GI)))
+        pod = world.pods.get("u1")
+        assert pod is not None
+        await world.pods.delete("u1")
+        await world.kubelet.start()
+        async with world.agent() as agent:
+            await world.kubelet.registered()
+            agent.ledger_spoilt(entry.name, "ledger x: no magic")
+            assert not world.told.events
+            await world.pods.put(pod_of("u2", app=part()))
+            await world.pods.put(pod)
+            await until(lambda: world.told.events)
+            ((name, reason, message),) = [event[:3] for event in world.told.events]
+            assert (name, reason) == ("pod-u1", front.LEDGER_SPOILT)
+            assert "'app'" in message
+            await world.pods.put(replace(pod, phase="Running"))
+            assert len(world.told.events) == 1, "said once"
+        await world.kubelet.stop()
+
+    run(go())
+
+
+def test_a_container_whose_policy_is_under_a_lease_is_watched(tmp_path: Path) -> None:
+    """Its policy is corrected, or closed where its ledger is spoilt, as soon as the lease is gone."""
+    entry = hand_over(tmp_path / "leased")
+    told: queue.Queue[tuple[str, str]] = queue.Queue()
+    hub = Hub(lambda: None, on_closed=lambda *what: told.put(what))
+    with leased(entry.policy_path) as end:
+        hub.start()
+        try:
+            hub.add(entry)
+            run(until(entry.is_locked))
+            with entry.ledger_path.open("r+b") as file:
+                file.write(b"\xff" * 4096)
+            assert told.get(timeout=PATIENCE_S)[0] == "leased"
+            assert entry.policy().is_open, "it cannot be closed yet"
+            end()
+            run(until(lambda: not entry.policy().is_open))
+        finally:
+            hub.stop()
 
 
 def test_it_is_said_on_its_pod(tmp_path: Path) -> None:

@@ -257,8 +257,11 @@ class World:
             reports=self.told,
             watch=self.watch,
             library=self.library,
-            cordoned=lambda: self.cordoned,
+            cordoned=self.cordoned_now,
         )
+
+    async def cordoned_now(self) -> set[str]:
+        return self.cordoned
 
     @asynccontextmanager
     async def agent(self, **choices: Any) -> AsyncIterator[Agent]:

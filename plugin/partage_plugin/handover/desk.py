@@ -136,6 +136,11 @@ class Desk:
         """The open hand-overs by name."""
         return self._held
 
+    def owner_of(self, name: str) -> tuple[str, str] | None:
+        """Return the pod's UID and the container of what runs by a hand-over; None where nothing does."""
+        found = self._held.get(name) or self._late.get(name)
+        return None if found is None else (found.pod_uid, found.container)
+
     def granted_on(self) -> dict[str, int]:
         """Return card -> how many shares of it are handed over."""
         count: dict[str, int] = {}
@@ -332,6 +337,7 @@ class Desk:
             policy = entry.policy()
             if policy.is_open and name not in self._held:
                 self._late[name] = _Late(policy, pod_uid, pod, container)
+                self._watch.add(entry)  # its dead are found whether or not its policy can be changed
                 file = PolicyFile.open(entry.policy_path)
                 del self._late[name]
                 held = Held(entry, file, policy, pod_uid, pod, container, None, policy.generation)
@@ -408,7 +414,8 @@ class Desk:
                 log.warning("a backend did not take devices back", hand_over=name, error=str(error))
 
     def _drop(self, name: str) -> Held | None:
-        self._late.pop(name, None)
+        if self._late.pop(name, None) is not None:
+            self._watch.remove(name)
         held = self._held.pop(name, None)
         if held is not None:
             self._watch.remove(name)
@@ -421,6 +428,8 @@ class Desk:
         for name, held in self._held.items():
             self._watch.remove(name)
             held.file.close()
+        for name in self._late:
+            self._watch.remove(name)
         self._held.clear()
 
 

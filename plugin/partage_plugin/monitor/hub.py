@@ -5,7 +5,8 @@ hundred containers cost one thread's sleep. The agent's loop adds and removes, a
 take milliseconds on a busy card, and kubelet's calls must not feel that. One agent runs on
 a node, so a lock on a ledger's byte of the watcher is its tenant's, and keeps nobody off. What can go wrong: a ledger
 that its tenant spoilt, before or while it is watched (the container is closed, and `on_closed` hears why, in that
-thread), a policy or a ledger that cannot be opened for now (tried again).
+thread), a ledger that cannot be opened for now (tried again), a policy that cannot be changed for now (the dead are
+found meanwhile).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import structlog
 
 from partage.model import LedgerBusyError, LedgerError, PartageError
 from partage.run.watcher import Watcher
-from partage.shm import Doorbells, PolicyFile
+from partage.shm import Doorbells, LatePolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,10 +50,10 @@ class _Watched:
     def __init__(self, entry: HandOver) -> None:
         self.entry = entry
         self.watcher: Watcher | None = None
-        self.policy: PolicyFile | None = None
+        self.policy: LatePolicy | None = None
         self.due = 0.0
         self.is_told = False  # that it was closed, and why
-        self.late = ""  # why it could not begin yet, as it was said last
+        self.late = ""  # why it could not begin or go on, as it was said last
 
     def begin(self, nvml: Nvml | None, bells: Doorbells) -> str:
         """Start watching; return why the container was closed instead where its ledger is spoilt.
@@ -60,7 +61,7 @@ class _Watched:
         Raises PartageError where neither can be done now; nothing is left open then.
         """
         with contextlib.ExitStack() as half_made:
-            policy = PolicyFile.open(self.entry.policy_path)
+            policy = LatePolicy(self.entry.policy_path)
             half_made.callback(policy.close)
             try:
                 self.watcher = Watcher(self.entry, policy, nvml, sole=True, bells=bells)
@@ -175,7 +176,9 @@ class Hub:
         try:
             watcher.step()
         except PartageError as error:
-            log.warning("a watcher cannot go on for now", hand_over=watched.entry.name, error=str(error))
+            if str(error) != watched.late:
+                log.warning("a watcher cannot go on for now", hand_over=watched.entry.name, error=str(error))
+            watched.late = str(error)
         self._tell(watched, watcher.trouble)
         timeout = watcher.timeout()
         watched.due = math.inf if timeout is None else together(self._now() + timeout, timeout)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from partage.devices.nvidia.usage import Usage
     from partage.run.handover import HandOver
-    from partage.shm import Ledger, Policy, PolicyDevice, PolicyFile
+    from partage.shm import LatePolicy, Ledger, Policy, PolicyDevice, PolicyFile
 
 SECOND_NS: Final = 1_000_000_000
 WINDOW_NS: Final = 3 * SECOND_NS  # with less, the second that a figure stands for would be most of what is compared
@@ -107,7 +107,7 @@ class Books:
 class Auditor:
     """Compares one hand-over's use with its books, on each of its devices. Called by its watcher, time and again."""
 
-    def __init__(self, entry: HandOver, policy: PolicyFile, usage: Usage) -> None:
+    def __init__(self, entry: HandOver, policy: PolicyFile | LatePolicy, usage: Usage) -> None:
         self._entry = entry
         self._policy = policy
         self._usage = usage

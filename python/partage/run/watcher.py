@@ -30,7 +30,7 @@ import structlog
 from partage.model import DeviceError, LedgerError
 from partage.run.audit import SECOND_NS, Auditor
 from partage.run.processes import find_process, is_process_of
-from partage.shm import Ledger, Policy, PolicyFile, Slot, WatchedLedger
+from partage.shm import LatePolicy, Ledger, Policy, PolicyFile, Slot, WatchedLedger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -50,6 +50,7 @@ CORRECT_LAST_S: Final = 8.0
 FRESH_S: Final = 1.0  # so old may NVML's answer be, where another watcher asked for it and nothing was heard since
 AUDIT_EVERY_S: Final = 1.0  # NVML's figure stands for a second
 AUDIT_LAST_S: Final = 4.0  # of a container that uses nothing: looks that are further apart are not compared
+SHUT_AGAIN_S: Final = 1.0  # a policy that could not be closed: a tenant may hold a lease on it
 RETRY_S: Final = 0.01  # a dead process's lock that is not free yet: somebody reclaims it, or a clone holds it
 
 log = structlog.get_logger("partage.watcher")
@@ -75,7 +76,7 @@ class Watcher:
     def __init__(  # noqa: PLR0913 -- three are all that most need
         self,
         entry: HandOver,
-        policy: PolicyFile,
+        policy: PolicyFile | LatePolicy,
         nvml: Nvml | None,
         *,
         sole: bool = False,
@@ -94,6 +95,7 @@ class Watcher:
         self._audit_at = 0.0
         self._audit_in = AUDIT_EVERY_S
         self._broken = False
+        self._is_shut = False  # after that, its policy
         self.trouble = ""  # why the container was closed
         self._look_in = LOOK_EVERY_S
         self._look_at = now() + LOOK_EVERY_S
@@ -110,7 +112,7 @@ class Watcher:
     def timeout(self) -> float | None:
         """Return the seconds until `step` has work even if nothing happens; None where only events matter."""
         if self._broken:
-            return None
+            return None if self._is_shut else SHUT_AGAIN_S
         times = [max(0.0, self._look_at - self._now())]
         if any(process.ended_at for process in self._processes.values()):
             times.append(RETRY_S)
@@ -138,6 +140,7 @@ class Watcher:
     def step(self) -> None:
         """Do what is due: reclaim the dead, meet the new, correct the overhead."""
         if self._broken:
+            self._shut()
             return
         try:
             self._reclaim_ended()
@@ -157,8 +160,14 @@ class Watcher:
         except LedgerError as error:
             self._broken, self.trouble = True, str(error)
             self.selector.unregister(self._bell)
-            self._policy.shut()
             log.warning("ledger cannot be used; the container is closed", error=str(error))
+            self._shut()
+
+    def _shut(self) -> None:
+        """Close the container, once that can be."""
+        if not self._is_shut:
+            self._policy.shut()
+            self._is_shut = True
 
     def settle(self) -> None:
         """Reclaim all that has ended by now, including what is not readable on its pidfd for another moment."""

@@ -6,6 +6,7 @@
 from partage.shm.bell import ring_turn_bell
 from partage.shm.doorbells import Doorbells
 from partage.shm.files import OPEN_FLAGS
+from partage.shm.late_policy import LatePolicy
 from partage.shm.ledger import Ledger, LedgerDevice, Slot, SlotDevice, WatchedLedger, create_ledger, read_ledger
 from partage.shm.policy import MAX_DEVICES, Policy, PolicyDevice, PolicyFile, read_policy
 from partage.shm.turn_lines import SlotTurn, read_turn_lines
@@ -15,6 +16,7 @@ __all__ = [
     "MAX_DEVICES",
     "OPEN_FLAGS",
     "Doorbells",
+    "LatePolicy",
     "Ledger",
     "LedgerDevice",
     "Policy",
