@@ -259,6 +259,7 @@ def test_what_is_placed_and_what_asks_for_nothing() -> None:
     assert (placed.state, placed.node) == ("placed", "n")
     assert placed.asks == ("container app: fixed, GPU-n-0 1000 MiB 10 %",)
     assert explain_pod(look, look.pod("default", "plain")).state == "nothing"
+    assert placed.notes == ()
     with pytest.raises(NotFoundError, match="default/gone"):
         look.pod("default", "gone")
 
@@ -270,6 +271,31 @@ def test_another_scheduler_and_gates_are_told() -> None:
     notes = explain_pod(look, look.pod("default", "a")).notes
     assert "default-scheduler" in notes[0]
     assert "partage.io/gang" in notes[1]
+
+
+def test_a_pod_that_others_placed_and_pods_that_ended_are_told() -> None:
+    """C173 (K24): to be on a node is not to run."""
+    other = pod_json(gpu=1, gpumem=1000)
+    other["spec"] |= {"schedulerName": "volcano", "nodeName": "n"}
+    look = World([node("n", 1)]).look(other)
+    (note,) = explain_pod(look, look.pod("default", "a")).notes
+    assert note.startswith("no grant: volcano placed it, and the node's agent starts no container with a share")
+    ended = {**other, "status": {"phase": "Succeeded"}}
+    look = World([node("n", 1)]).look(ended)
+    assert "it has ended (Succeeded)" in explain_pod(look, look.pod("default", "a")).notes[0]
+    going = pod_json(gpu=1, gpumem=1000)
+    going["metadata"]["deletionTimestamp"] = "2026-11-30T00:00:00Z"
+    look = World([node("n", 1)]).look(going)
+    assert "it was deleted" in explain_pod(look, look.pod("default", "a")).notes[0]
+
+
+def test_a_manifest_of_another_scheduler_is_told() -> None:
+    look = World([node("n", 1)]).look(pod_json(gpu=1))
+    pod = pod_json(gpu=1, gpumem=1000)
+    for name, told in (("volcano", 1), ("default-scheduler", 0), ("partage-scheduler", 0), (None, 0)):
+        pod["spec"]["schedulerName"] = name
+        (view,) = pods_of(json.dumps({"kind": "Pod", **pod}).encode(), "f", "default")
+        assert len(explain_new(look, view).notes) == told
 
 
 def test_nodes_that_kube_scheduler_keeps_the_pod_off() -> None:
@@ -346,7 +372,15 @@ def test_other_workloads_and_what_is_no_manifest() -> None:
         ("ns", "c-0"), ("ns", "pod-0"), ("ns", "pod-1"),
     ]  # fmt: skip
     assert len({pod.metadata.uid for pod in pods}) == 3
-    for text in (b"", b"kind: Service", b"a: b: c", b"- 1", b"\xff", b"kind: Pod\nspec: {containers: 5}"):
+    for text in (
+        b"",
+        b"kind: Service",
+        b"a: b: c",
+        b"- 1",
+        b"\xff",
+        b"a: " + b"[" * 3000,
+        b"kind: Pod\nspec: {containers: 5}",
+    ):
         with pytest.raises(UsageError):
             pods_of(text, "f", "ns")
 

@@ -4,6 +4,7 @@ pages; tokens that are renewed; configurations that cannot be read."""
 from __future__ import annotations
 
 import asyncio
+import json
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,8 @@ from tests.kube.support import FakeClock, client_of, scenario
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from lightkube.config.kubeconfig import SingleConfig
 
 POD = "/api/v1/namespaces/default/pods/a"
 
@@ -278,11 +281,95 @@ def test_configurations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert load_config(file, account=account).context_name == "a"
 
 
-@pytest.mark.parametrize("text", [None, "a: [", "x: 1", "[]", KUBECONFIG.replace("current-context: a", "")])
+def test_several_files_are_one_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for kubectl: the first that says something counts, and files that are not there are left out."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.write_text("clusters: []\nusers: [{name: u, user: {token: mine}}]\ncontexts: []\n")
+    second.write_text(KUBECONFIG)
+    monkeypatch.setenv("KUBECONFIG", f"{tmp_path / 'none'}:{first}::{second}")
+    assert load_config().context_name == "a"
+    assert load_config().fname == second
+    user = load_config(context="b").user
+    assert user is not None
+    assert user.token == "mine"  # noqa: S105
+    monkeypatch.setenv("KUBECONFIG", f"{tmp_path / 'none'}:{tmp_path / 'nor'}")
+    with pytest.raises(KubeError, match="none not found"):
+        load_config()
+
+
+def _login(tmp_path: Path, script: str, version: str = "v1") -> SingleConfig:
+    program = tmp_path / "login"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    login = {"apiVersion": f"client.authentication.k8s.io/{version}", "command": "./login", "args": ["tok"]}
+    file = tmp_path / "config"
+    file.write_text(KUBECONFIG.replace("token: secret", f"exec: {json.dumps(login)}"))
+    return load_config(file, "b")
+
+
+def test_a_login_program_is_asked_once_and_when_its_token_is_refused(tmp_path: Path) -> None:
+    """K25: how people reach the clusters of clouds. Four requests at once are one question to whoever sits there."""
+    script = (
+        'echo "$KUBERNETES_EXEC_INFO" >> asked; n=$(wc -l < asked)\necho "{\\"status\\": {\\"token\\": \\"$1$n\\"}}"'
+    )
+    config = _login(tmp_path, f"cd {tmp_path}; {script}")
+
+    async def play(server: ApiServer) -> None:
+        server.put_pod("a", "u1")
+        async with Client.connect(config._replace(cluster=server.config().cluster), manager="test") as client:
+            await asyncio.gather(*(client.get(Pod, "a", namespace="default") for _ in range(4)))
+            assert set(server.tokens) == {"tok1"}
+            server.refused_tokens.add("tok1")
+            await asyncio.gather(*(client.get(Pod, "a", namespace="default") for _ in range(4)))
+            assert server.tokens[-1] == "tok2"
+        asked = (tmp_path / "asked").read_text().splitlines()
+        assert len(asked) == 2
+        assert json.loads(asked[0])["kind"] == "ExecCredential"
+
+    scenario(play)
+
+
+@pytest.mark.parametrize(
+    ("script", "version", "told"),
+    [
+        ("exit 3", "v1", "ended with 3"),
+        ("echo hello", "v1beta1", "printed something else"),
+        ("echo '{}'", "v1", "printed no token"),
+        ("", "v7", "version client.authentication.k8s.io/v7; client.authentication.k8s.io/v1 or v1beta1"),
+    ],
+)
+def test_a_login_program_that_helps_nobody_is_named(tmp_path: Path, script: str, version: str, told: str) -> None:
+    async def run() -> None:
+        async with Client.connect(_login(tmp_path, script, version), manager="test") as client:
+            await client.get(Pod, "a", namespace="default")
+
+    with pytest.raises(KubeError, match=f"login program ./login: {told}"):
+        asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "user",
+    [
+        "auth-provider: {name: gcp}",
+        'client-certificate-data: "!!!", client-key-data: eA==',
+        "client-certificate: /nope, client-key: /nope",
+    ],
+)
+def test_what_cannot_be_used_to_connect_is_named(tmp_path: Path, user: str) -> None:
+    file = tmp_path / "config"
+    file.write_text(KUBECONFIG.replace("token: secret", user))
+    with pytest.raises(KubeError, match=f"kubeconfig {file}, context b: .*; correct it"):
+        Client.connect(load_config(file, "b"), manager="test")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [None, "a: [", "x: 1", "[]", KUBECONFIG.replace("current-context: a", ""), "\udcff\udcfe", "a: " + "[" * 3000],
+)
 def test_a_configuration_that_cannot_be_read_is_named(tmp_path: Path, text: str | None) -> None:
     file = tmp_path / "config"
     if text is not None:
-        file.write_text(text)
+        file.write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(KubeError, match=f"{file}: .*; name the right file|{file}: .*current-context"):
         load_config(file)
 

@@ -16,6 +16,8 @@ import msgspec
 from partage.devices.ask import read_ask
 from partage.model import AskError, GrantError, names
 from partage.model.grant import parse_grant
+from partage.model.hami_twin import ANNOTATION as TWIN
+from partage.model.pod import DEFAULT_SCHEDULER
 from partage.model.reasons import REASONS, Code, remedy
 from partage.model.units import format_cores, format_memory
 from partage.scheduler.quota.charge import asked_charge
@@ -112,20 +114,22 @@ class Explanation(msgspec.Struct, frozen=True, omit_defaults=True):
 def explain_pod(look: ClusterLook, pod: WatchedPod) -> Explanation:
     """Return what is to be said of a pod of the cluster."""
     if pod.node:
-        return _placed(pod)
-    return _waiting(look, pod, notes=_notes(pod, look.ask.schedulers))
+        return _placed(look, pod)
+    return _waiting(look, pod, notes=(*_ended(pod), *_notes(pod, look.ask.schedulers)))
 
 
 def explain_new(look: ClusterLook, pod: PodView) -> Explanation:
     """Return what would be said of a pod that does not exist yet."""
-    return _waiting(look, pod, notes=())
+    return _waiting(
+        look, pod, notes=_notes(pod, look.ask.schedulers | {DEFAULT_SCHEDULER})
+    )  # admission takes those over
 
 
 # ---- placed ----------------------------------------------------------------------------------------------------------
 
 
-def _placed(pod: WatchedPod) -> Explanation:
-    notes, asks = [], []
+def _placed(look: ClusterLook, pod: WatchedPod) -> Explanation:
+    notes, asks = [*_ended(pod)], []
     text = pod.annotations.get(names.GRANT)
     if text is not None:
         try:
@@ -138,6 +142,11 @@ def _placed(pod: WatchedPod) -> Explanation:
                     f"{share.uuid} {format_memory(share.memory)} {format_cores(share.cores)}" for share in part.shares
                 )
                 asks.append(f"container {name}: {part.share_class.value}, {shares}")
+    elif TWIN not in pod.annotations and _asks(look, pod):
+        notes.append(
+            f"no grant: {pod.scheduler} placed it, and the node's agent starts no container with a share; delete it, "
+            f"and leave schedulerName out or write {names.SCHEDULER}"
+        )
     for kind in (names.CONDITION_ENFORCED, names.CONDITION_RESIZED):
         condition = pod.condition(kind)
         if condition is not None:
@@ -145,7 +154,22 @@ def _placed(pod: WatchedPod) -> Explanation:
     return Explanation(pod.subject, "placed", tuple(asks), pod.node, notes=tuple(notes))
 
 
-def _notes(pod: WatchedPod, schedulers: Collection[str]) -> tuple[str, ...]:
+def _asks(look: ClusterLook, pod: WatchedPod) -> bool:
+    try:
+        return read_ask(pod, look.ask.options) is not None
+    except AskError:
+        return True
+
+
+def _ended(pod: WatchedPod) -> Iterator[str]:
+    """Yield that a pod is not to run any more."""
+    if pod.is_finished:
+        yield f"it has ended ({pod.status.phase}) and holds no share any more"
+    elif pod.is_ending:
+        yield "it was deleted and is ending; its shares are free once it is gone"
+
+
+def _notes(pod: PodView, schedulers: Collection[str]) -> tuple[str, ...]:
     """Return what keeps a pod waiting beside cards and quotas."""
     notes = []
     if pod.scheduler not in schedulers:

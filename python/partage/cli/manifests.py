@@ -32,7 +32,7 @@ def pods_of(text: bytes, name: str, namespace: str) -> list[PodView]:
     """Return the pods, each with a name and a UID of its own; `namespace`: of those that name none."""
     try:
         documents = [document for document in yaml.safe_load_all(text) if document is not None]
-    except (yaml.YAMLError, UnicodeError) as error:
+    except (yaml.YAMLError, UnicodeError, RecursionError, ValueError) as error:
         raise UsageError(name, " ".join(str(error).split()), _FORM, "correct the file") from error
     pods = [pod for document in documents for pod in _each(document, name)]
     if not pods:
@@ -56,7 +56,7 @@ def _each(document: object, name: str) -> Iterator[dict[str, Any]]:
     elif kind in _COUNTS:
         spec = _part(document, "spec")
         count = spec.get(_COUNTS[kind], 1)
-        if not isinstance(count, int) or not 0 <= count <= REPLICAS_MAX:
+        if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= REPLICAS_MAX:
             step = "write fewer: where the first fit, the others are told apart by cards alone"
             raise UsageError(f"{name}, {kind}", f"{_COUNTS[kind]} {count}", f"0 to {REPLICAS_MAX}", step)
         template = _part(spec, "template")

@@ -1,7 +1,8 @@
 """Where the API server is and who we are: a kubeconfig, or the pod's own service account.
 
-A service account's token is short-lived and kubelet renews its file, so the file is read again once a minute and at
-every 401. What can go wrong: no configuration at all, or one that cannot be read; KubeError says which file.
+$KUBECONFIG may name several files, as for kubectl: of two that say the same the first counts. A service account's token
+is short-lived and kubelet renews its file, so the file is read again once a minute and at every 401. What can go wrong:
+no configuration at all, or one that cannot be read; KubeError says which file.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from lightkube.config.models import User
 from lightkube.core.exceptions import ConfigError
 
 from partage.kube.clock import Clock, SystemClock
+from partage.kube.exec_login import ExecLogin
 from partage.model import KubeError
 
 if TYPE_CHECKING:
@@ -29,6 +31,18 @@ TOKEN_LIVES_S: Final = 60.0
 CONNECT_S: Final = 5.0
 ANSWER_S: Final = 10.0  # between two pieces of an answer
 POOL_S: Final = 10.0
+#: What lightkube, YAML and OpenSSL raise for a file that is not what it should be.
+_UNREADABLE: Final = (
+    ConfigError,
+    OSError,
+    AttributeError,
+    KeyError,
+    TypeError,
+    ValueError,
+    RecursionError,
+    msgspec.ValidationError,
+    yaml.YAMLError,
+)
 
 
 def load_config(
@@ -39,24 +53,37 @@ def load_config(
     Raises KubeError.
     """
     inside = kubeconfig is None and "KUBERNETES_SERVICE_HOST" in os.environ and (Path(account) / "token").exists()
-    source = Path(account if inside else kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config")
+    source = str(account if inside else kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config")
     try:
-        found = KubeConfig.from_service_account(source) if inside else KubeConfig.from_file(source)
+        found = KubeConfig.from_service_account(source) if inside else _merged(source, several=kubeconfig is None)
         single = found.get(context)
-    except (
-        ConfigError,
-        OSError,
-        AttributeError,
-        KeyError,
-        TypeError,
-        msgspec.ValidationError,
-        yaml.YAMLError,
-    ) as error:
+    except _UNREADABLE as error:
         limit = "a kubeconfig, or a service account's directory"
-        raise KubeError(str(source), repr(error), limit, "name the right file with --kubeconfig") from error
+        raise KubeError(source, _said(error), limit, "name the right file with --kubeconfig") from error
     if single is None:
-        raise KubeError(str(source), "no current context", "one context must be current", "add `current-context`")
+        raise KubeError(source, "no current context", "one context must be current", "add `current-context`")
     return single if single.user else single._replace(user=User())
+
+
+def _merged(source: str, *, several: bool) -> KubeConfig:
+    """Return what the file says, or (`several`) the files of a list as kubectl has it: those not there are left out."""
+    names = [name for name in source.split(os.pathsep) if name] if several else [source]
+    there = [name for name in names if Path(name).expanduser().is_file()]
+    files = [KubeConfig.from_file(name) for name in there or names]
+    found = files[0]
+    for other in files[1:]:
+        found.clusters = {**other.clusters, **found.clusters}
+        found.users = {**other.users, **found.users}
+        if found.current_context is None or found.current_context not in found.contexts:
+            found.fname = other.fname  # relative paths begin where the context in use stands
+        found.contexts = {**other.contexts, **found.contexts}
+        found.current_context = found.current_context or other.current_context
+    return found
+
+
+def _said(error: Exception) -> str:
+    """Return what an error of others means: their own words where those are for people."""
+    return str(error) if isinstance(error, ConfigError | OSError) else " ".join(repr(error).split())
 
 
 class TokenFile(httpx2.Auth):
@@ -96,9 +123,17 @@ class TokenFile(httpx2.Auth):
 
 def http_client(config: SingleConfig, conn_parameters: ConnectionParams) -> httpx2.AsyncClient:
     """Return the HTTP client for a configuration."""
-    settings = conn_parameters.httpx_params(config)
-    if config.user is not None and config.user.token_file is not None:
-        settings["auth"] = TokenFile(str(config.abs_file(config.user.token_file)), SystemClock())
+    try:
+        settings = conn_parameters.httpx_params(config)
+    except _UNREADABLE as error:
+        subject = f"kubeconfig {config.fname or ''}, context {config.context_name}"
+        limit, step = "certificates and a login that can be used", "correct it, or name another context with --context"
+        raise KubeError(subject, _said(error), limit, step) from error
+    user = config.user
+    if user is not None and user.token_file is not None:
+        settings["auth"] = TokenFile(str(config.abs_file(user.token_file)), SystemClock())
+    elif user is not None and user.exec is not None and user.token is None:
+        settings["auth"] = ExecLogin(user.exec, config.fname.parent if config.fname else None)
     return httpx2.AsyncClient(**settings)
 
 
