@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 Json = dict[str, Any]
+Objects = list[Json]
 MERGE: Final = "application/merge-patch+json"
 LISTED: Final = "LISTED"  # of our own, beside the server's ADDED, MODIFIED, DELETED
 APPLY: Final = "application/apply-patch+yaml"
@@ -207,6 +208,30 @@ class Api:
                 return last
         seen = "it does not exist" if last is None else json.dumps(last.get("status", last), indent=1)
         raise NotReachedError(f"{resource} {namespace or ''}/{name} was not {what} within {seconds:g} s; last: {seen}")
+
+    def wait_all(
+        self,
+        resource: str,
+        reached: Callable[[Objects], bool],
+        namespace: str | None = None,
+        *,
+        what: str,
+        seconds: float = 60,
+    ) -> Objects:
+        """Watch all objects of a list until `reached` says yes of them, and return them."""
+        found: dict[str, Json] = {}
+        is_listed = False
+        for event in self._observe(self.path(resource, None, namespace), seconds, {}):
+            if event["type"] == LISTED:
+                found = {item["metadata"]["uid"]: item for item in event["object"]["items"]}
+                is_listed = True
+            elif event["type"] == "DELETED":
+                found.pop(event["object"]["metadata"]["uid"], None)
+            else:
+                found[event["object"]["metadata"]["uid"]] = event["object"]
+            if is_listed and reached(list(found.values())):
+                return list(found.values())
+        raise NotReachedError(f"{resource} of {namespace or 'all namespaces'}: not {what} within {seconds:g} s")
 
     def wait_gone(self, resource: str, name: str, namespace: str | None = None, *, seconds: float = 60) -> None:
         """Watch until there is no object of that name."""

@@ -42,7 +42,11 @@ class Act(enum.Enum):
 
 @dataclass
 class Rule:
-    """Which requests, and what becomes of them; `before` and `after` are called around passing it on."""
+    """Which requests, and what becomes of them; `before` and `after` are called around passing it on.
+
+    Without an act the request is passed on, and so is its answer, whose status is `said`. `happened` is set once the
+    first of them was seen to.
+    """
 
     method: str
     path: re.Pattern[str]
@@ -53,6 +57,8 @@ class Rule:
     before: Callable[[], None] | None = None
     after: Callable[[], None] | None = None
     acted: int = 0
+    said: int = 0
+    happened: threading.Event = field(default_factory=threading.Event)
 
     def takes(self, request: web.BaseRequest) -> bool:
         """Count a request that matches; say whether it is acted upon."""
@@ -134,6 +140,15 @@ class ApiProxy:
         self.requests.append(("WATCH" if is_watch else request.method, request.path))
         body = await request.read()
         rule = next((rule for rule in self.rules if rule.takes(request)), None)
+        try:
+            return await self._see_to(request, body, rule, is_watch=is_watch)
+        finally:
+            if rule is not None:
+                rule.happened.set()
+
+    async def _see_to(
+        self, request: web.BaseRequest, body: bytes, rule: Rule | None, *, is_watch: bool
+    ) -> web.StreamResponse:
         if rule is not None and rule.before is not None:
             await asyncio.to_thread(rule.before)
         if rule is not None and rule.act in {Act.CUT, Act.REFUSE}:
@@ -141,6 +156,8 @@ class ApiProxy:
         headers = {name: value for name, value in request.headers.items() if name.lower() not in HOP}
         target = self.cluster.control.server + str(request.rel_url)
         async with self._session.request(request.method, target, data=body or None, headers=headers) as found:
+            if rule is not None:
+                rule.said = found.status
             if rule is not None and rule.after is not None:
                 await found.read()
                 await asyncio.to_thread(rule.after)

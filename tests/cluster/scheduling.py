@@ -127,6 +127,16 @@ class Replica:
         for process in (self.kube, self.ours):
             process.kill()
 
+    def freeze(self) -> None:
+        """Stop both, as a machine that is paused does."""
+        for process in (self.kube, self.ours):
+            process.pause()
+
+    def thaw(self) -> None:
+        """Let both go on, as if no time had passed."""
+        for process in (self.kube, self.ours):
+            process.resume()
+
     def figures(self) -> dict[str, float]:
         """Return the scheduler's series by name and labels, as its page writes them."""
         text = httpx.get(f"http://127.0.0.1:{self.metrics}/metrics", timeout=30).text
@@ -163,7 +173,8 @@ class Site:
     def prepare(self) -> Site:
         """Apply accounts, roles and the policy of grants as shipped."""
         self.cluster.apply(DEPLOY / "agent/1-namespace.yaml", DEPLOY / "agent/2-accounts.yaml")
-        self.cluster.apply(DEPLOY / "scheduler/1-access.yaml", DEPLOY / "policies/grants.yaml")
+        self.cluster.apply(DEPLOY / "scheduler/1-access.yaml")
+        self.cluster.apply(DEPLOY / "policies/grants.yaml", DEPLOY / "policies/terms.yaml")
         self.kubeconfig = self.cluster.token_kubeconfig(
             self.directory / "partage-scheduler.kubeconfig", self.cluster.token(names.ACCOUNT_SCHEDULER)
         )

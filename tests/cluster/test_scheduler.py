@@ -1,31 +1,38 @@
 """We test these aspects of the scheduler on a real control plane with a real kube-scheduler: a pod in HAMi's form is
-bound with its grant; a bind whose answer is lost is neither lost nor made twice; leaders that are killed in a burst of
-pods leave books that equal a recount; an API server that refuses, fails and ends its watches."""
+bound with its grant; a bind whose answer is lost is neither lost nor made twice; leaders that are killed or frozen in a
+burst of pods leave books that equal a recount; what a frozen leader had on its way is refused once another leads; an
+API server that refuses, fails and ends its watches."""
 
 from __future__ import annotations
 
 import json
 import os
-import time
+import threading
 from collections import defaultdict
+from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from partage.model import names
 from partage.model.units import GI, MI
+from tests.cluster.api import NotReachedError
 from tests.cluster.apiproxy import Act, ApiProxy
+from tests.cluster.changes import Changes, deadline, left
 from tests.cluster.scheduling import APISERVER, Replica, Site, share_pod
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from tests.cluster.apiproxy import Rule
     from tests.cluster.conftest import OpenControlPlane
 
 IS_SOAK = os.environ.get("PARTAGE_SOAK") == "full"
 BURST = int(os.environ.get("PARTAGE_BURST", "500" if IS_SOAK else "100"))  # pods
 KILLS = int(os.environ.get("PARTAGE_LEADER_KILLS", "50" if IS_SOAK else "8"))  # each step twice
 PATIENCE_S = 120.0
+LEASE_S = 3.0  # as tests/cluster/scheduling.py sets it
 Json = dict[str, Any]
 
 
@@ -36,11 +43,25 @@ def site(control_plane: OpenControlPlane) -> Site:
 
 
 def until(holds: Callable[[], bool], what: str, site: Site, seconds: float = PATIENCE_S) -> None:
-    """Look until something is so."""
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, f"not {what} within {seconds:g} s\n{site.cluster.logs()}"
-        time.sleep(0.1)
+    """Look whenever our schedulers log something until something is so of them."""
+    end = deadline(seconds)
+    with Changes([replica.ours.log for replica in site.replicas]) as changes:
+        while not holds():
+            assert left(end) > 0, f"not {what} within {seconds:g} s\n{site.cluster.logs()}"
+            changes.wait(left(end))
+
+
+def until_pods(site: Site, hold: Callable[[list[Json]], bool], what: str) -> list[Json]:
+    """Watch the pods until something is so of them."""
+    try:
+        return site.cluster.api.wait_all("pods", hold, "default", what=what, seconds=PATIENCE_S)
+    except NotReachedError as error:
+        raise AssertionError(f"{error}\n{site.cluster.logs()}") from error
+
+
+def happened(rule: Rule, what: str, site: Site) -> None:
+    """Wait until a rule was followed."""
+    assert rule.happened.wait(PATIENCE_S), f"not {what} within {PATIENCE_S:g} s\n{site.cluster.logs()}"
 
 
 def started(site: Site, replica: Replica) -> Replica:
@@ -49,9 +70,12 @@ def started(site: Site, replica: Replica) -> Replica:
     return replica
 
 
+def bound_of(pods: list[Json]) -> list[Json]:
+    return [pod for pod in pods if pod["spec"].get("nodeName")]
+
+
 def wait_bound(site: Site, count: int) -> list[Json]:
-    until(lambda: len(site.bound()) >= count, f"{count} pods bound", site)
-    return site.bound()
+    return bound_of(until_pods(site, lambda pods: len(bound_of(pods)) >= count, f"{count} pods bound"))
 
 
 def promised(pods: list[Json]) -> dict[str, tuple[int, int, int]]:
@@ -81,7 +105,7 @@ def check_books(site: Site, leader: Replica) -> None:
         settled = series["partage_scheduler_reservations"] == series["partage_scheduler_binds_unknown"] == 0
         return settled and kept == {card: memory for card, (memory, _, _) in counted.items()}
 
-    until(agrees, "in agreement with the books", site, 30)
+    leader.ours.until(agrees, seconds=30, what="in agreement with the API server")  # which nobody announces
 
 
 def test_a_pod_in_hamis_form_is_bound_with_its_grant_to_the_node_that_has_the_card(site: Site) -> None:
@@ -103,16 +127,16 @@ def test_k24_a_pod_that_fits_nowhere_says_why_until_there_is_room(site: Site) ->
     started(site, site.replica("a"))
     site.pods("p", 1, memory=40_000)
 
-    def condition() -> Json:
-        conditions = site.cluster.api.get("pods", "p-00000", "default")["status"].get("conditions", [])
+    def condition(pods: list[Json]) -> Json:
+        conditions = pods[0]["status"].get("conditions", [])
         return next((one for one in conditions if one["type"] == names.CONDITION_PLACED), {})
 
-    until(lambda: bool(condition()), "told why", site)
-    assert condition()["reason"] == "CardInsufficientMemory"
-    assert condition()["message"].startswith("3 nodes CardInsufficientMemory; n000")
+    told = condition(until_pods(site, lambda pods: bool(condition(pods)), "told why"))
+    assert told["reason"] == "CardInsufficientMemory"
+    assert told["message"].startswith("3 nodes CardInsufficientMemory; n000")
     site.nodes(1, cards=1, first=5)
     wait_bound(site, 1)
-    until(lambda: condition()["status"] == "True", "told that it is placed", site)
+    until_pods(site, lambda pods: condition(pods)["status"] == "True", "told that it is placed")
     events = {event["reason"] for event in site.cluster.api.list("events.events.k8s.io", "default")}
     assert {"FilteringFailed", "BindingSucceed"} <= events
 
@@ -125,7 +149,7 @@ def test_k15_a_bind_whose_answer_is_lost_is_neither_lost_nor_made_twice(site: Si
         leader = started(site, site.replica("a", server=proxy.url))
         rule = proxy.rule("POST", r"/binding$", act, times=times)
         site.pods("first", 1, memory=50_000)
-        until(lambda: rule.acted > 0, "lost an answer", site)
+        happened(rule, "lost an answer", site)
         site.pods("second", 1, memory=50_000)  # the same card
         pods = wait_bound(site, 1)
         check_books(site, leader)
@@ -142,11 +166,20 @@ def the_leader(site: Site) -> Replica:
     return leaders(site)[0]
 
 
-STEPS = ("before a bind", "after a bind, before its answer", "after a bind's answer", "as soon as it leads")
+STEPS = (
+    "killed before a bind",
+    "frozen with a bind on its way",
+    "killed after a bind, before its answer",
+    "frozen after a bind, before its answer",
+    "killed after a bind's answer",
+    "kube-scheduler alone frozen",
+    "killed as soon as it leads",
+    "ours alone frozen",
+)
 
 
-@pytest.mark.timeout(3600, func_only=True)
-def test_k15_leaders_killed_at_named_steps_of_a_burst_promise_nothing_twice(site: Site) -> None:
+@pytest.mark.timeout(7200, func_only=True)
+def test_k15_leaders_killed_and_frozen_at_named_steps_of_a_burst_promise_nothing_twice(site: Site) -> None:
     """All places are taken at the end, so a place that was lost leaves a pod behind and one made twice shows."""
     site.nodes(10, cards=max(1, BURST // 100))
     pods = 10 * max(1, BURST // 100) * 10
@@ -156,29 +189,74 @@ def test_k15_leaders_killed_at_named_steps_of_a_burst_promise_nothing_twice(site
         for number in range(KILLS):
             step = STEPS[number % len(STEPS)]
             leader = the_leader(site)
+            (other,) = (replica for replica in site.replicas if replica is not leader)
             proxy.rules.clear()
-            arm(proxy, step, leader, skip=1 + number * 37 % max(1, pods - 20))
+            rule = arm(proxy, step, leader, other, skip=1 + number * 37 % max(1, pods - 20))
             site.pods(f"r{number}", pods)
-            until(lambda leader=leader: not leader.ours.alive(), f"killed {step}", site)  # type: ignore[misc]
-            leader.start()
-            wait_bound(site, pods)
-            assert len(site.bound()) == pods
+            happened(rule, step, site)
+            recover(site, step, leader, other)
+            assert len(wait_bound(site, pods)) == pods
             check_books(site, the_leader(site))
+            print(f"round {number + 1} of {KILLS}, {pods} pods, {step}: nothing lost, nothing twice", flush=True)
             site.delete([pod["metadata"]["name"] for pod in site.bound()])
-            until(lambda: not site.cluster.api.list("pods", "default"), "empty", site)
+            until_pods(site, lambda found: not found, "gone")
 
 
-def arm(proxy: ApiProxy, step: str, leader: Replica, skip: int) -> None:
-    """Make the leader die at a step of the burst."""
+def arm(proxy: ApiProxy, step: str, leader: Replica, other: Replica, skip: int) -> Rule:
+    """Make the leader die or freeze at a step of the burst."""
+    act, before, after = None, None, None
     match step:
-        case "before a bind":
-            proxy.rule("POST", r"/binding$", Act.CUT, skip=skip, before=leader.kill)
-        case "after a bind, before its answer":
-            proxy.rule("POST", r"/binding$", Act.LOSE, skip=skip, after=leader.kill)
-        case "after a bind's answer":
-            proxy.rule("POST", r"/binding$", None, skip=skip, before=leader.kill)
+        case "killed before a bind":
+            act, before = Act.CUT, leader.kill
+        case "killed after a bind, before its answer":
+            act, after = Act.LOSE, leader.kill
+        case "killed after a bind's answer":
+            before = leader.kill
+        case "killed as soon as it leads":
+            act, before, skip = Act.CUT, leader.kill, 0
+        case "frozen with a bind on its way":
+            before = partial(freeze_until_another_leads, leader, other)
+        case "frozen after a bind, before its answer":
+            after = leader.freeze
+        case "kube-scheduler alone frozen":
+            before = leader.kube.pause
         case _:
-            proxy.rule("POST", r"/binding$", Act.CUT, before=leader.kill)
+            before = leader.ours.pause
+    return proxy.rule("POST", r"/pods/r\d+-\d+/binding$", act, skip=skip, before=before, after=after)
+
+
+def freeze_until_another_leads(leader: Replica, other: Replica) -> None:
+    leader.freeze()
+    other.ours.until(other.ready, seconds=PATIENCE_S, what="the leader", watch=[other.ours.log])
+
+
+def recover(site: Site, step: str, leader: Replica, other: Replica) -> None:
+    """Do what becomes of the leader in the end: another takes over, it wakes, kubelet starts again what has ended."""
+    if step == "ours alone frozen":
+        wait_renewed(site, LEASE_S)  # nobody takes over: its kube-scheduler leads on
+        leader.ours.resume()
+        return
+    if step.startswith("killed"):
+        leader.start()
+        return
+    until(other.ready, f"{other.name} the leader", site)
+    leader.thaw()
+    leader.kube.reap()  # kube-scheduler ends where it has lost its Lease
+    leader.kube.start()
+
+
+def wait_renewed(site: Site, seconds: float) -> None:
+    """Wait until the Lease was renewed for so long."""
+    first: datetime | None = None
+
+    def is_later(lease: Json) -> bool:
+        nonlocal first
+        now = datetime.fromisoformat(lease["spec"]["renewTime"])
+        first = first or now
+        return (now - first).total_seconds() > seconds
+
+    where = ("leases.coordination.k8s.io", names.SCHEDULER)
+    site.cluster.api.wait(*where, is_later, names.NAMESPACE, what="renewed", seconds=PATIENCE_S)
 
 
 @pytest.fixture
@@ -210,23 +288,44 @@ def test_k15_c091_watches_that_end_and_lists_that_fail_lose_no_pod(proxied: tupl
     check_books(site, leader)
 
 
-def test_who_does_not_lead_answers_nothing_and_takes_over(site: Site) -> None:
-    site.nodes(2, cards=1)
-    a, b = (site.replica(name) for name in ("a", "b"))
-    started(site, a)
-    b.start()
-    until(lambda: b.ours.alive() and "does not lead" in b.why(), "standing by", site)
-    site.pods("p", 3)
-    wait_bound(site, 3)
-    terms = {json.loads(pod["metadata"]["annotations"][names.GRANT])["term"] for pod in site.bound()}
-    a.kill()
-    until(b.ready, "taken over", site)
-    site.pods("q", 3)
-    pods = wait_bound(site, 6)
-    later = {json.loads(pod["metadata"]["annotations"][names.GRANT])["term"] for pod in pods} - terms
-    assert len(terms) == len(later) == 1
-    assert min(later) > max(terms)
-    check_books(site, b)
+def test_k15_a_bind_on_its_way_when_its_leader_freezes_is_refused_once_another_leads(site: Site) -> None:
+    """`first` is on its way to the only card when `second`, which the next leader sees to first, gets its place."""
+    site.nodes(1, cards=1)
+    site.cluster.api.create("priorityclasses.scheduling.k8s.io", {"metadata": {"name": "sooner"}, "value": 1000})
+    with ApiProxy(site.cluster) as way_a, ApiProxy(site.cluster) as way_b:
+        a, b = started(site, site.replica("a", server=way_a.url)), site.replica("b", server=way_b.url).start()
+        until(lambda: "does not lead" in b.why(), "standing by", site)
+        site.pods("before", 1, memory=10_000)
+        term = term_of(*wait_bound(site, 1))
+        frozen, go_on = threading.Event(), threading.Event()
+
+        def freeze() -> None:
+            a.freeze()
+            frozen.set()
+            go_on.wait(PATIENCE_S)
+
+        def let_the_late_one_through() -> None:
+            go_on.set()
+            late.happened.wait(PATIENCE_S)
+
+        late = way_a.rule("POST", r"/first-00000/binding$", None, before=freeze)
+        way_b.rule("POST", r"/second-00000/binding$", None, before=let_the_late_one_through)
+        site.pods("first", 1, memory=50_000)
+        assert frozen.wait(PATIENCE_S)
+        site.pods("second", 1, memory=50_000, priorityClassName="sooner")
+        pods = {pod["metadata"]["name"]: pod for pod in wait_bound(site, 2)}
+        assert late.said == 403
+        assert pods.keys() == {"before-00000", "second-00000"}
+        assert term_of(pods["second-00000"]) > term
+        a.thaw()
+        a.kube.reap()
+        until(lambda: not a.ready(), "no leader any more", site)
+        check_books(site, b)
+        assert {pod["metadata"]["name"] for pod in site.bound()} == pods.keys()
+
+
+def term_of(pod: Json) -> int:
+    return int(json.loads(pod["metadata"]["annotations"][names.GRANT])["term"])
 
 
 def test_pods_of_another_scheduler_are_counted_and_left_alone(site: Site) -> None:
@@ -239,11 +338,11 @@ def test_pods_of_another_scheduler_are_counted_and_left_alone(site: Site) -> Non
         "target": {"apiVersion": "v1", "kind": "Node", "name": "n0000"},
     }
     site.cluster.as_account(names.ACCOUNT_SCHEDULER).post("pods", "by-hami", "binding", binding, "default")
-    until(lambda: promised_of(leader, "GPU-n0000-0") == 60_000 * MI, "adopted", site)
+    adopted = lambda: promised_of(leader, "GPU-n0000-0") == 60_000 * MI  # noqa: E731 -- one line
+    leader.ours.until(adopted, seconds=PATIENCE_S, what="aware of it")
     site.pods("p", 1, memory=30_000)
     site.pods("q", 1, memory=10_000)
-    until(lambda: len(site.bound()) == 2, "two pods bound", site)
-    assert {pod["metadata"]["name"] for pod in site.bound()} == {"by-hami", "q-00000"}
+    assert {pod["metadata"]["name"] for pod in wait_bound(site, 2)} == {"by-hami", "q-00000"}
 
 
 def promised_of(replica: Replica, uuid: str) -> float:

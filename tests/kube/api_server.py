@@ -54,6 +54,7 @@ class ApiServer:
         self.objects: dict[str, Object] = {}  # by path
         self.history: list[tuple[int, str, Object]] = []
         self.oldest = 0  # watches from before get 410
+        self.term = 0  # grants of earlier ones are refused, as deploy/policies/terms.yaml does
         self.faults: deque[Fault] = deque()
         self.requests: list[tuple[str, str, dict[str, str]]] = []
         self.bodies: list[Any] = []
@@ -195,6 +196,9 @@ class ApiServer:
 
     def _bind(self, path: str, body: Any) -> web.StreamResponse:
         """Bind a pod as the real one does: by its UID, once, with the Binding's annotations merged into it."""
+        grant = json.loads(body["metadata"].get("annotations", {}).get("partage.io/grant", "{}"))
+        if grant.get("term", self.term) < self.term:
+            return web.json_response(status_of(403, "Forbidden", "denied by 'partage-terms'"), status=403)
         if path not in self.objects:
             return web.json_response(status_of(404, "NotFound", f"{path} not found"), status=404)
         pod = json.loads(json.dumps(self.objects[path]))

@@ -102,13 +102,14 @@ class Desk:
     def __init__(self, *nodes: Json, options: AskOptions | None = None, reserved_s: float = 30.0) -> None:
         self.api = FakeApi()
         self.clock = FakeClock(jumps=True)
+        self.is_leader = True
         self.books = Books(reserved_s=reserved_s)
         client = cast("Client", self.api)
-        self.binder = Binder(self.api, client, self.clock)
+        self.binder = Binder(self.api, client, self.clock, self.leads)
         self.watch = Watch(client, self.books, self.clock)
         self.tell = Tell(client, self.clock, "test")
         options = options or AskOptions()
-        self.duties = Duties(client, self.books, self.watch, self.clock, options=options, instance="test")
+        self.duties = Duties(client, self.books, self.watch, self.clock, options=options, instance="test", term=7)
         self.extender = Extender(
             books=self.books,
             watch=self.watch,
@@ -124,6 +125,9 @@ class Desk:
         self.nodes = [one["metadata"]["name"] for one in nodes]
         for one in nodes:
             self.books.set_node(node_facts(msgspec.convert(one, WatchedNode)))
+
+    async def leads(self) -> bool:
+        return self.is_leader
 
     def pod(self, name: str, **wish: Any) -> Json:
         """A pod that exists, `uid-<name>`."""

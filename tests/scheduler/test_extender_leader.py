@@ -30,6 +30,7 @@ class Played:
         self.answers: Iterator[Standing | Exception] = iter(answers)
         self.holder, self.transitions = holder, transitions
         self.lease_fails = 0
+        self.duration = 15
         self.clock = FakeClock(jumps=True)
 
     async def ask(self) -> Standing:
@@ -45,7 +46,7 @@ class Played:
         if self.lease_fails:
             self.lease_fails -= 1
             raise KubeError("Lease", "500", "an answer", "wait", status=500)
-        return LeaseView(LeaseSpecView(self.holder, self.transitions))
+        return LeaseView(LeaseSpecView(self.holder, self.duration, self.transitions))
 
     async def told(self) -> list[Term | None]:
         """Return what is told until the answers are used up."""

@@ -49,6 +49,9 @@ class Scripted:
     def look(self) -> None:
         self.looks += 1
 
+    async def confirm(self, term: Term) -> bool:
+        return True
+
 
 class Scene:
     """The service beside a small API server."""
@@ -72,6 +75,7 @@ class Scene:
         return self.api.put(f"/api/v1/namespaces/default/pods/{name}", pod)
 
     async def lead(self, number: int = 1) -> None:
+        self.api.term = number
         self.leader.news.put_nowait(Term(number))
         await until(lambda: self.service.reign is not None and self.service.reign.term.number == number)
         assert self.service.reign is not None

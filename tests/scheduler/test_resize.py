@@ -47,7 +47,7 @@ class World:
         self.bodies: list[Json] = []
         self.refusals: list[tuple[str, str, str]] = []
         self.feed = quota_feed(self.books, {}, AskOptions())
-        self.resizer = Resizer(cast("Any", self), self.books, self.feed, self.clock, self)
+        self.resizer = Resizer(cast("Any", self), self.books, self.feed, self.clock, self, term=3)
 
     def add(self, name: str, *, cards: int = 1, gib: int = 10, cores: int = 0, **annotations: str) -> WatchedPod:
         """Bind a pod."""

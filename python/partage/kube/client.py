@@ -13,10 +13,13 @@ names, every part of which may be None.
 Every failure is a KubeError with HTTP's status (0: no whole answer) and the API's reason; a caller asks
 `error.status == 404`. Too many requests (429, after the server's Retry-After), server errors and broken connections
 are tried again with growing waits, a bounded number of times; but a `create` only after 429, for it may have happened.
+Who may write only while something holds (a leader, while it leads) takes `client.guarded(holds)`: that is asked before
+each try of a request that changes something, and its no is a KubeError of 429 `NotNow`, with nothing sent.
 """
 
 from __future__ import annotations
 
+import copy
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from random import Random
@@ -38,7 +41,7 @@ from partage.kube.streams import Stream, Streams, lines
 from partage.model import KubeError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
     from contextlib import AbstractAsyncContextManager
     from types import TracebackType
 
@@ -53,6 +56,7 @@ PAGE: Final = 500
 QUIET_S: Final = 150.0  # without a bookmark, which come once a minute, the connection is taken for dead
 BAD: Final = 400
 TOO_MANY: Final = 429
+READS: Final = frozenset({"get", "list"})
 AGAIN: Final = frozenset({500, 502, 503, 504})
 MESSAGE_MAX: Final = 500
 WAITS: Final = Backoff(0.1, 5.0)
@@ -137,6 +141,7 @@ class Client:
         self._random = random
         self._retry = retry or Retry()
         self._page = page
+        self._holds: Callable[[], Awaitable[bool]] | None = None
 
     @classmethod
     def connect(  # noqa: PLR0913 -- the last ones are optional and named
@@ -165,6 +170,12 @@ class Client:
     async def close(self) -> None:
         """End all connections."""
         await self._api.end()
+
+    def guarded(self, holds: Callable[[], Awaitable[bool]]) -> Client:
+        """Return this client, on the same connections, for someone who may write only while `holds` says yes."""
+        guarded = copy.copy(self)
+        guarded._holds = holds  # noqa: SLF001 -- our own class
+        return guarded
 
     # ---- one object --------------------------------------------------------------------------------------------------
 
@@ -266,6 +277,9 @@ class Client:
         begin, failures = self._clock.now(), 0
         while True:
             wait = 0.0
+            if self._holds is not None and method not in READS and not await self._holds():
+                limit, step = "written only by who may at this moment", "nothing: whoever may now does it"
+                raise KubeError(_subject(request), "not sent", limit, step, status=TOO_MANY, reason="NotNow")
             try:
                 response = await self._api.answer(request)
             except httpx2.HTTPError as error:

@@ -58,8 +58,12 @@ class ContainerGrant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     oversub: bool = False
 
 
-class Grant(msgspec.Struct, frozen=True, kw_only=True, rename={"bound_at": "boundAt"}):
-    """The whole record. `term`: of the Lease under which it was written; `bound_at`: Unix µs, set once."""
+class Grant(msgspec.Struct, frozen=True, kw_only=True, rename={"bound_at": "boundAt", "resized_in": "resizedIn"}):
+    """The whole record.
+
+    `term`: of the Lease under which the pod was bound; `bound_at`: Unix µs, set once; `resized_in`: the term of the last
+    change since. The API server refuses one that is of an earlier term than the Lease's (deploy/policies/terms.yaml).
+    """
 
     v: int
     uid: _Text
@@ -68,6 +72,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, rename={"bound_at": "boun
     bound_at: Annotated[int, msgspec.Meta(gt=0)]
     gen: Annotated[int, msgspec.Meta(ge=1)]
     containers: dict[str, ContainerGrant]
+    resized_in: _Count | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def order(self) -> tuple[int, int, str]:

@@ -8,6 +8,7 @@ the same order may therefore be sent again. What comes of it:
 - bound: until the watch shows the pod bound, the pod stays *open* here, with its node and its grant; one that went
   while the watch was broken is never shown, so the pod is read where that takes longer than `UNKNOWN_S`;
 - refused (404, 409, 422, a policy): nothing happened and nothing will;
+- not posted, since this replica is not the leader any more: as refused, or unknown where an earlier post may happen;
 - unknown: no answer, or an error in the midst of it. It may have happened, it may happen yet. The pod stays open, its
   cards stay promised, and the next attempt sends the same order again, to the same node, until one of these is certain:
   the server says bound or refused, the watch shows the pod bound or gone, or it was unbound still `UNKNOWN_S` after the
@@ -30,7 +31,7 @@ from partage.model.hami_twin import ANNOTATION as TWIN
 from partage.scheduler.views import WatchedPod
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Awaitable, Callable, Iterator
 
     from partage.kube import Client, Clock
     from partage.kube.poster import Answer
@@ -42,6 +43,7 @@ CONFLICT: Final = 409
 TRIES: Final = 4
 WAIT_S: Final = 0.25  # doubled with each try after 429, and where the server could not be reached
 WAIT_MAX_S: Final = 4.0
+LATE: Final = "not posted: this replica is not the leader any more, or cannot tell"
 HAMI_NODE: Final = "hami.io/vgpu-node"
 HAMI_TIME: Final = "hami.io/vgpu-time"
 HAMI_BIND_TIME: Final = "hami.io/bind-time"
@@ -136,12 +138,13 @@ class Posts(Protocol):
 
 
 class Binder:
-    """All orders of one term."""
+    """All orders of one term; `holds`: whether that term holds still, asked before each post."""
 
-    def __init__(self, poster: Posts, client: Client, clock: Clock) -> None:
+    def __init__(self, poster: Posts, client: Client, clock: Clock, holds: Callable[[], Awaitable[bool]]) -> None:
         self._poster = poster
         self._client = client
         self._clock = clock
+        self._holds = holds
         self._open: dict[str, Open] = {}
 
     def __len__(self) -> int:
@@ -177,6 +180,14 @@ class Binder:
         elif outcome.result is not Result.UNKNOWN:
             self._open.pop(order.uid, None)
         return outcome
+
+    def left(self) -> Iterator[BindOrder]:
+        """Yield the orders that may happen yet when the term ends."""
+        return (one.order for one in self._open.values() if not one.is_bound)
+
+    def inherit(self, order: BindOrder) -> None:
+        """Keep an order open that an earlier term of the same number left."""
+        self._open[order.uid] = Open(order, self._clock.now(), busy=False, doubtful=True)
 
     def saw(self, pod: WatchedPod) -> None:
         """Take note of a pod as the watch shows it: one that is bound is nobody's question any more."""
@@ -219,6 +230,8 @@ class Binder:
         for attempt in range(TRIES):
             if attempt:
                 await self._clock.sleep(wait)
+            if not await self._holds():
+                return Outcome(Result.UNKNOWN if entry.doubtful else Result.REFUSED, LATE)
             entry.sent_at = self._clock.now()
             answer = await self._poster.post(order.path, body)
             if answer.is_done:

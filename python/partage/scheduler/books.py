@@ -191,6 +191,11 @@ class Books:
         )
         return found
 
+    def inherit(self, held: Reservation) -> None:
+        """Keep a place that earlier books had promised, whatever else is promised there by now."""
+        self._reservations.put(held)
+        self._put(held.ask.uid, held.node, _reserved(held.ask, held.placement))
+
     def release(self, uid: str) -> None:
         """Give back what is reserved for a pod; nothing where nothing is, or where it is bound."""
         held = self._reservations.pop(uid)

@@ -48,7 +48,7 @@ class Duties:
     """Quotas, preemption and resize of one term; owned by one event loop."""
 
     def __init__(  # noqa: PLR0913 -- the world around it
-        self, client: Client, books: Books, watch: Watch, clock: Clock, *, options: AskOptions, instance: str
+        self, client: Client, books: Books, watch: Watch, clock: Clock, *, options: AskOptions, instance: str, term: int
     ) -> None:
         self._books = books
         self._watch = watch
@@ -69,7 +69,7 @@ class Duties:
             client, books, clock, pod=watch.pod, budgets=self._budgets, told=self, members=self._members
         )
         self.waker = Waker(client, clock, self._fits)
-        self.resizer = Resizer(client, books, self.quotas, clock, Conditions(client, clock))
+        self.resizer = Resizer(client, books, self.quotas, clock, Conditions(client, clock), term=term)
         books.promises = self.quotas
         self._quota_objects.subscribe(self._quota)
         watch.pods.subscribe(self.quotas.pod_changed)

@@ -7,13 +7,19 @@
 never disagree; the number of the term is how often the Lease changed hands, which every grant carries. One that was
 restarted in between is seen by the start time on the same page. `Always` is for a kube-scheduler without election: one
 term, number 0. What can go wrong outside (no answer, no Lease, a Lease of another holder) means not leading, with the
-reason in `problem`; an answer that fails now and then is ridden out for `grace_s`, the time after which a leader that
+reason in `problem`; an answer that fails now and then is ridden out for `GRACE_S`, the time after which a leader that
 cannot renew its Lease ends itself.
+
+A process can be frozen (a stopped node, a paused machine) while another replica takes the Lease, and wakes without
+knowing. So before anything is written that promises room, `confirm` is asked: it answers from what was heard a moment
+ago, and after a longer silence only once kube-scheduler and the Lease were asked again. What is on its way to the API
+server by then is refused there by its term (deploy/policies/terms.yaml).
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import ssl
 from dataclasses import dataclass
@@ -23,6 +29,7 @@ import aiohttp
 import structlog
 from yarl import URL
 
+from partage.kube.clock import within
 from partage.model import KubeError, UsageError
 from partage.scheduler.views import LeaseView
 
@@ -34,6 +41,8 @@ if TYPE_CHECKING:
 
 GRACE_S: Final = 10.0
 ASK_S: Final = 3.0
+CONFIRM_S: Final = 5.0
+LEASE_S: Final = 15.0  # kube-scheduler's default
 LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 # kube-scheduler's own name for its election, whatever its Lease is called
 _STATUS: Final = re.compile(rb'^leader_election_master_status\{name="kube-scheduler"\} ([0-9.e+]+)$', re.MULTILINE)
@@ -70,6 +79,9 @@ class Leader(Protocol):
     def look(self) -> None:
         """Look now: kube-scheduler called, which only a leader does."""
 
+    async def confirm(self, term: Term) -> bool:
+        """Say whether this term holds still; looks now where that was not heard for a while."""
+
 
 class Always:
     """Beside a kube-scheduler that runs alone."""
@@ -83,6 +95,10 @@ class Always:
 
     def look(self) -> None:
         """Nothing to look at."""
+
+    async def confirm(self, term: Term) -> bool:  # noqa: ARG002 -- there is one
+        """Say that it does."""
+        return True
 
 
 class Follow:
@@ -106,6 +122,11 @@ class Follow:
         self._host = host
         self._every_s = every_s
         self._wake = asyncio.Event()
+        self._looked = asyncio.Event()  # one for each look
+        self._term: Term | None = None
+        self._heard_at = float("-inf")  # when the last question that was answered was asked
+        self._sure_s = LEASE_S / 3
+        self._started = 0.0
         self.problem = "has not looked yet"
 
     def look(self) -> None:
@@ -114,43 +135,80 @@ class Follow:
 
     async def terms(self) -> AsyncIterator[Term | None]:
         """Yield a Term where one begins, None where it ends."""
-        term: Term | None = None
-        started, heard_at = 0.0, self._clock.now()
         yield None
         while True:
-            try:
-                standing = await self._ask()
-                heard_at = self._clock.now()
-                if term is not None and (not standing.leads or standing.started != started):
-                    log.warning("no longer the leader", term=term.number, leads=standing.leads)
-                    term = None
+            before = self._term
+            await self._look()
+            looked, self._looked = self._looked, asyncio.Event()
+            looked.set()
+            if self._term is not before:
+                if before is not None:
                     yield None
-                if not standing.leads:
-                    self._say("kube-scheduler does not lead: another replica does")
-                elif term is None:
-                    term, started = await self._begin(standing), standing.started
-                    self._say("")
-                    yield term
-            except (KubeError, UsageError, aiohttp.ClientError, TimeoutError, OSError) as error:
-                self._say(str(error) or type(error).__name__)
-                if term is not None and self._clock.now() - heard_at > GRACE_S:
-                    log.warning("no longer the leader", term=term.number, problem=self.problem)
-                    term = None
-                    yield None
+                if self._term is not None:
+                    yield self._term
             await self._pause()
 
-    async def _begin(self, standing: Standing) -> Term:
-        """Return the term that the Lease tells; asked once more after it, so that it is this one's."""
+    async def confirm(self, term: Term) -> bool:
+        """Say whether this term holds: from what was heard within a third of the Lease's time, else from a new look."""
+        if self._term is term and not self._is_sure():
+            with contextlib.suppress(TimeoutError):
+                await within(self._clock, CONFIRM_S, self._hear())
+        return self._term is term and self._is_sure()
+
+    async def _hear(self) -> None:
+        for _ in range(2):  # one look may be under way, and have begun too long ago
+            looked = self._looked
+            self.look()
+            await looked.wait()
+            if self._is_sure():
+                return
+
+    def _is_sure(self) -> bool:
+        """Whether it was heard so lately that nobody else can have the Lease by now."""
+        return self._clock.now() - self._heard_at <= self._sure_s
+
+    async def _look(self) -> None:
+        """Ask kube-scheduler, and read the Lease where a term may begin or where we have not heard for long."""
+        asked_at = self._clock.now()
+        try:
+            standing = await self._ask()
+            if self._term is not None and (not standing.leads or standing.started != self._started):
+                self._lose(leads=standing.leads)
+            if not standing.leads:
+                self._say("kube-scheduler does not lead: another replica does")
+                return
+            if self._term is None or asked_at - self._heard_at > self._sure_s:
+                await self._read_lease(standing)
+            self._heard_at = asked_at
+            self._say("")
+        except (KubeError, UsageError, aiohttp.ClientError, TimeoutError, OSError) as error:
+            self._say(str(error) or type(error).__name__)
+            if self._term is not None and self._clock.now() - self._heard_at > GRACE_S:
+                self._lose(problem=self.problem)
+
+    async def _read_lease(self, standing: Standing) -> None:
+        """Begin the term that the Lease tells, or end one that it no longer does.
+
+        kube-scheduler is asked once more after it, so that the Lease read is this holder's.
+        """
         namespace, name = self._lease
         lease = await self._client.get(LeaseView, name, namespace=namespace)
-        holder = lease.spec.holder_identity or ""
+        holder, number = lease.spec.holder_identity or "", lease.spec.lease_transitions or 0
+        if self._term is not None and (self._term.number, self._term.holder) != (number, holder):
+            self._lose(now=number, holder=holder)
         subject = f"Lease {namespace}/{name}"
         if not holder.startswith(self._host):
             limit = f"held by the kube-scheduler of {self._host}"
             raise UsageError(subject, f"held by {holder!r}", limit, "it is looked at again; one of them ends soon")
         if await self._ask() != standing:
             raise UsageError(subject, "changed hands", "one leader while it is read", "it is looked at again")
-        return Term(lease.spec.lease_transitions or 0, holder, self._clock.now())
+        if self._term is None:
+            self._sure_s = (lease.spec.lease_duration_seconds or LEASE_S) / 3
+            self._term, self._started = Term(number, holder, self._clock.now()), standing.started
+
+    def _lose(self, **why: object) -> None:
+        log.warning("no longer the leader", term=self._term.number if self._term else None, **why)
+        self._term = None
 
     async def _pause(self) -> None:
         """Wait until it is time, or until somebody has a reason to look."""

@@ -193,9 +193,12 @@ _STEP: Final = "wish for less, or wait for other pods of the card to end"
 
 
 class Resizer:
-    """All wishes of one term; owned by one event loop."""
+    """All wishes of one term, by its number; owned by one event loop."""
 
-    def __init__(self, client: Client, books: Books, quotas: QuotaFeed, clock: Clock, told: Told) -> None:
+    def __init__(  # noqa: PLR0913 -- the world around it
+        self, client: Client, books: Books, quotas: QuotaFeed, clock: Clock, told: Told, *, term: int
+    ) -> None:
+        self._term = term
         self._client = client
         self._books = books
         self._quotas = quotas
@@ -279,6 +282,7 @@ class Resizer:
 
     async def _write(self, pod: WatchedPod, facts: PodFacts, after: Grant, most: Grant) -> None:
         """Write a grant: only onto the version of the pod that it was made from."""
+        after = msgspec.structs.replace(after, resized_in=self._term)
         text = encode_grant(after)
         annotations = {names.GRANT: text}
         if TWIN in pod.annotations:

@@ -8,6 +8,7 @@ is ready; NotReadyError says why, and promises nothing.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
@@ -20,7 +21,7 @@ from partage.scheduler.term import Reign
 if TYPE_CHECKING:
     from partage.scheduler.extender import Extender
     from partage.scheduler.leader import Leader, Term
-    from partage.scheduler.term import World
+    from partage.scheduler.term import Left, World
 
 STALE_S = 150.0  # a watch without a sign of life for so long is nothing to be ready on
 
@@ -36,6 +37,7 @@ class SchedulerService:
         self._world = world
         self._patience_s = patience_s
         self._reign: Reign | None = None
+        self._left: tuple[int, list[Left]] = (0, [])  # of the last term: its number, and what it left open
         self._begun = asyncio.Condition()
 
     @property
@@ -71,13 +73,16 @@ class SchedulerService:
         if term is None:
             return None
         log.info("leading", term=term.number, holder=term.holder)
-        reign = Reign(term, self._world)
+        number, left = self._left
+        reign = Reign(term, self._world, partial(self._leader.confirm, term), left if number == term.number else ())
         async with self._begun:
             self._reign = reign
             self._begun.notify_all()
         return asyncio.ensure_future(reign.run())
 
     async def _end(self, reigning: asyncio.Task[None] | None) -> None:
+        if self._reign is not None:
+            self._left = (self._reign.term.number, self._reign.left())
         self._reign = None
         if reigning is not None:
             reigning.cancel()

@@ -1,7 +1,10 @@
 """One term of these books: made when our kube-scheduler begins to lead, gone when it no longer does.
 
-A term lists all pods and nodes anew and answers nothing before: so nothing that an earlier term believed, reserved or
-left open can leak into it, and a restart, a fail-over and a lost Lease are the same thing. Owned by `service.py`.
+A term lists all pods and nodes anew and answers nothing before: so nothing that an earlier term believed or reserved
+can leak into it, and a restart, a fail-over and a lost Lease are the same thing. What an earlier term sent and may
+still happen is refused by its number (`fence.py`); only where the number is the same, since nobody else led in between,
+is a bind without a known end kept open, with its place. What a term writes, it writes while it holds: `holds` is asked
+before each request. Owned by `service.py`.
 What can go wrong outside (an API server that does not answer) is ridden out by the informers; a defect ends the term's
 tasks and with them the program, which begins anew.
 """
@@ -9,6 +12,7 @@ tasks and with them the program, which begins anew.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -20,16 +24,20 @@ from partage.scheduler.bind import Binder
 from partage.scheduler.books import Books
 from partage.scheduler.duties import Duties
 from partage.scheduler.extender import Extender
+from partage.scheduler.fence import wait_for_fence
 from partage.scheduler.tell import Tell
 from partage.scheduler.watch import Watch
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
     from partage.devices.requests import AskOptions
     from partage.kube import Client, Clock
     from partage.scheduler.audit import Difference
-    from partage.scheduler.bind import Posts
+    from partage.scheduler.bind import BindOrder, Posts
     from partage.scheduler.leader import Term
     from partage.scheduler.plan import Defaults
+    from partage.scheduler.reservations import Reservation
     from partage.scheduler.views import WatchedPod
 
 TIDY_S: Final = 5.0
@@ -66,18 +74,35 @@ class World:
         self.schedulers = schedulers
 
 
-class Reign:
-    """Books, watch, extender and what they tell, for one term."""
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A bind that may happen yet, and what is reserved for it."""
 
-    def __init__(self, term: Term, world: World) -> None:
-        clock = world.clock
+    order: BindOrder
+    held: Reservation
+
+
+class Reign:
+    """Books, watch, extender and what they tell, for one term; `holds`: whether it is the term still."""
+
+    def __init__(
+        self, term: Term, world: World, holds: Callable[[], Awaitable[bool]], left: Sequence[Left] = ()
+    ) -> None:
+        """`left`: what this process's last term left open, where that had the same number."""
+        clock, client = world.clock, world.client.guarded(holds)
         self.term = term
         self.books = Books(defaults=world.defaults, reserved_s=world.reserved_s)
-        self.watch = Watch(world.client, self.books, clock)
-        self.binder = Binder(world.poster, world.client, clock)
-        self.tell = Tell(world.client, clock, world.instance, tells_success=world.tells_success)
+        self.watch = Watch(client, self.books, clock)
+        self.binder = Binder(world.poster, client, clock, holds)
+        self.tell = Tell(client, clock, world.instance, tells_success=world.tells_success)
         self.duties = Duties(
-            world.client, self.books, self.watch, clock, options=world.options, instance=world.instance
+            client,
+            self.books,
+            self.watch,
+            clock,
+            options=world.options,
+            instance=world.instance,
+            term=term.number,
         )
         self.extender = Extender(
             books=self.books,
@@ -95,6 +120,7 @@ class Reign:
         self.differences = 0
         self._world = world
         self._ready = asyncio.Event()
+        self._left = left
         self.watch.on_pod = self._saw
         self.watch.on_gone = self._gone
         self.watch.on_unreadable = self.tell.unreadable
@@ -108,8 +134,24 @@ class Reign:
         """Return once they are."""
         await self._ready.wait()
 
+    def left(self) -> list[Left]:
+        """Return the binds that may happen yet."""
+        reserved = ((order, self.books.reservation(order.uid)) for order in self.binder.left())
+        return [Left(order, held) for order, held in reserved if held is not None]
+
+    def _inherit(self) -> None:
+        """Keep open what was left open, where nobody has bound the pod by now and it is still there."""
+        for one in self._left:
+            pod = self.watch.pod(one.order.uid)
+            if pod is not None and not pod.node:
+                log.info("a bind without a known end is kept open", pod=pod.subject, node=one.order.node)
+                self.binder.inherit(one.order)
+                self.books.inherit(one.held)
+        self._left = ()
+
     async def run(self) -> None:
         """Keep the books until cancelled."""
+        await wait_for_fence(self._world.poster, self.term, self._world.clock)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.watch.run(), name="watch")
             tasks.create_task(self.tell.run(), name="tell")
@@ -117,6 +159,7 @@ class Reign:
             begin = self._world.clock.now()
             await self.watch.wait_synced()
             await self.duties.wait_synced()
+            self._inherit()
             self._ready.set()
             took = round(self._world.clock.now() - begin, 3)
             log.info(

@@ -159,9 +159,10 @@ class WatchedNode(msgspec.Struct, GlobalResource, frozen=True):
 
 
 class LeaseSpecView(msgspec.Struct, frozen=True, rename="camel"):
-    """Who holds a lease, and how often it changed hands."""
+    """Who holds a lease, how long it is good for, and how often it changed hands."""
 
     holder_identity: str | None = None
+    lease_duration_seconds: int | None = None
     lease_transitions: int | None = None
 
 
