@@ -13,6 +13,7 @@ import yaml
 
 from partage._version import __version__
 from partage.model import names
+from partage.scheduler.fence import POLICY
 from partage_plugin.configure import load
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
@@ -162,6 +163,14 @@ def test_the_grant_policy_watches_every_door() -> None:
     (rule,) = policy["spec"]["matchConstraints"]["resourceRules"]
     assert {"pods", "pods/status", "pods/binding", "bindings"} <= set(rule["resources"])
     assert set(rule["operations"]) == {"CREATE", "UPDATE"}
+
+
+def test_the_policy_of_terms_looks_at_the_schedulers_own_lease_and_at_nobody_else() -> None:
+    policy, binding = objects(DEPLOY / "policies" / "terms.yaml")
+    assert policy["metadata"]["name"] == POLICY
+    assert any(SCHEDULER_USER in condition["expression"] for condition in policy["spec"]["matchConditions"])
+    lease = {"namespace": names.NAMESPACE, "name": names.SCHEDULER, "parameterNotFoundAction": "Allow"}
+    assert binding["spec"]["paramRef"] == lease
 
 
 # ---- the webhook -----------------------------------------------------------------------------------------------------

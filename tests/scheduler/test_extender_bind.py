@@ -49,6 +49,26 @@ def test_a_refusal_gives_the_promise_back(said: Answer, word: str) -> None:
     played(play)
 
 
+@pytest.mark.parametrize("is_sent", [False, True], ids=["at-once", "before-the-second-try"])
+def test_k15_nothing_is_posted_where_the_term_holds_no_longer(is_sent: bool) -> None:
+    async def play(desk: Desk) -> None:
+        pod, chosen = await start(desk)
+
+        async def lost(path: str, body: bytes) -> Answer:
+            desk.is_leader = False
+            desk.api.posts.append({})
+            return LOST
+
+        desk.api.post = lost  # type: ignore[method-assign]
+        desk.is_leader = is_sent
+        said = await desk.bind(pod, chosen)
+        assert ("unknown" if is_sent else "refused") in said
+        assert "not the leader" in said
+        assert len(desk.api.posts) == is_sent
+
+    played(play)
+
+
 def test_a_successor_of_the_same_name_is_not_bound() -> None:
     async def play(desk: Desk) -> None:
         pod, chosen = await start(desk)

@@ -1,9 +1,11 @@
 """We test these aspects of following the leadership: a term begins where kube-scheduler leads and its Lease says whose
-it is; it ends where that does not, was restarted, or is silent for too long; what kube-scheduler's page looks like."""
+it is; it ends where that does not, was restarted, or is silent for too long; one that was frozen holds only once the
+Lease says so; what kube-scheduler's page looks like."""
 
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -14,7 +16,7 @@ from partage.scheduler.views import LeaseSpecView, LeaseView
 from tests.kube.support import FakeClock
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator
 
     from partage.kube import Client
 
@@ -111,9 +113,91 @@ def test_an_api_server_that_does_not_answer_delays_the_term() -> None:
     assert numbers(asyncio.run(played.told())) == [None, 4]
 
 
+class Frozen:
+    """A leader whose term has begun, and whose clock the test moves."""
+
+    def __init__(self) -> None:
+        self.lease = LeaseSpecView("host-a_1", 15, 4)
+        self.standing = LEADS
+        self.asked = 0
+        self.clock = FakeClock()
+        self.terms: asyncio.Queue[Term | None] = asyncio.Queue()
+
+    async def ask(self) -> Standing:
+        self.asked += 1
+        return self.standing
+
+    async def get(self, *_: object, **__: object) -> LeaseView:
+        return LeaseView(self.lease)
+
+    async def _take(self) -> None:
+        async for term in self.follow.terms():
+            self.terms.put_nowait(term)
+
+    @asynccontextmanager
+    async def leading(self) -> AsyncIterator[Term]:
+        self.follow = Follow(self.ask, cast("Client", self), ("ns", "lease"), self.clock, host="host-a_", every_s=2)
+        task = asyncio.ensure_future(self._take())
+        assert await self.terms.get() is None
+        term = await self.terms.get()
+        assert term is not None
+        try:
+            yield term
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.mark.parametrize("frozen_s", [1, 600], ids=["a-moment", "long"])
+def test_k15_a_term_holds_after_a_freeze_where_the_lease_says_so(frozen_s: float) -> None:
+    async def play(scene: Frozen) -> None:
+        async with scene.leading() as term:
+            asked = scene.asked
+            scene.clock.time += frozen_s
+            assert await scene.follow.confirm(term)
+            assert (scene.asked > asked) is (frozen_s > 5)  # a third of the Lease's time
+            assert scene.terms.empty()
+
+    asyncio.run(play(Frozen()))
+
+
+@pytest.mark.parametrize("holder", ["host-b_2", "host-a_2"], ids=["another-host", "the-same-host"])
+def test_k15_a_term_is_over_after_a_freeze_in_which_the_lease_changed_hands(holder: str) -> None:
+    """Also where the kube-scheduler that was frozen with it has not noticed yet."""
+
+    async def play(scene: Frozen) -> None:
+        async with scene.leading() as term:
+            scene.clock.time += 600
+            scene.lease = LeaseSpecView(holder, 15, 5)
+            assert not await scene.follow.confirm(term)
+            assert await scene.terms.get() is None
+
+    asyncio.run(play(Frozen()))
+
+
+def test_k15_a_term_does_not_hold_while_kube_scheduler_is_silent() -> None:
+    async def play(scene: Frozen) -> None:
+        async with scene.leading() as term:
+            scene.clock.time += 6
+
+            async def never() -> Standing:
+                raise TimeoutError
+
+            scene.follow._ask = never
+            assert not await scene.follow.confirm(term)
+            assert scene.terms.empty()  # it is ridden out
+            scene.follow._ask = scene.ask
+            assert await scene.follow.confirm(term)
+
+    asyncio.run(play(Frozen()))
+
+
 def test_without_election_there_is_one_term() -> None:
     async def first() -> Term | None:
-        return await anext(aiter(Always().terms()))
+        term = await anext(aiter(Always().terms()))
+        assert term is not None
+        assert await Always().confirm(term)
+        return term
 
     assert asyncio.run(first()) == Term(0)
 

@@ -16,6 +16,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from partage.devices.requests import AskOptions
 from partage.kube.poster import Poster
 from partage.model import UsageError, names
+from partage.scheduler.bind import TRIES
 from partage.scheduler.leader import Term
 from partage.scheduler.pages import pages
 from partage.scheduler.plan import Defaults
@@ -24,7 +25,7 @@ from partage.scheduler.service import SchedulerService
 from partage.scheduler.settings import LAYOUT, MetricsSettings, load
 from partage.scheduler.term import World
 from tests.cluster.scheduling import node, share_pod
-from tests.kube.api_server import ApiServer
+from tests.kube.api_server import ApiServer, Fault
 from tests.kube.support import FakeClock, client_of, until
 
 if TYPE_CHECKING:
@@ -207,6 +208,59 @@ def test_a_question_waits_for_a_term_that_begins() -> None:
             await until(lambda: at.leader.looks)
             await at.lead()
             assert (await asked)[1]["NodeNames"] == ["n1"]
+
+    asyncio.run(play())
+
+
+BIND = {"PodName": "p", "PodNamespace": "default", "PodUID": "uid-p", "Node": "n1"}
+
+
+def is_bind(request: Any) -> bool:
+    return bool(request.path.endswith("/p/binding"))
+
+
+@pytest.mark.parametrize("number", [1, 2], ids=["same-number", "next-number"])
+def test_k15_a_bind_that_an_ended_term_left_unknown(number: int) -> None:
+    """Where nobody else led in between nothing refuses it if it comes late: its place is kept. Else it has no place."""
+
+    async def play() -> None:
+        async with scene() as at:
+            at.add_node("n1", cards=1)
+            await at.lead()
+            pod = at.add_pod("p", memory=50_000)
+            await at.ask("filter", **question(pod, "n1"))
+            at.api.faults.extend(Fault(0, matches=is_bind) for _ in range(TRIES))
+            assert "unknown" in (await at.ask("bind", **BIND))[1]["Error"]
+            first = at.service.reign
+            at.leader.news.put_nowait(None)
+            await until(lambda: at.service.reign is None)
+            await at.lead(number)
+            assert at.service.reign is not None
+            assert at.service.reign is not first
+            other = (await at.ask("filter", **question(at.add_pod("q", memory=50_000), "n1")))[1]
+            assert other["NodeNames"] == ([] if number == 1 else ["n1"])
+            if number == 1:
+                assert await at.ask("bind", **BIND) == (200, {})
+                await until(lambda: at.service.reign and "uid-p" in at.service.reign.books.pods)
+                assert await at.service.reign.audit() == []
+
+    asyncio.run(play())
+
+
+def test_k15_a_bind_of_an_earlier_term_is_refused_once_the_next_has_begun() -> None:
+    async def play() -> None:
+        async with scene() as at:
+            at.add_node("n1", cards=1)
+            await at.lead()
+            await at.ask("filter", **question(at.add_pod("p", memory=50_000), "n1"))
+            at.api.term = 2
+            assert "partage-terms" in (await at.ask("bind", **BIND))[1]["Error"]
+            begun = len(at.api.requests)
+            await at.lead(2)
+            asked = [(method, path) for method, path, _ in at.api.requests[begun:]]
+            probe = ("POST", "/api/v1/namespaces/partage-system/pods/partage-earlier-term/binding")
+            assert asked.index(probe) < asked.index(("LIST", "/api/v1/pods"))
+            assert (await at.ask("filter", **question(at.add_pod("q", memory=50_000), "n1")))[1]["NodeNames"] == ["n1"]
 
     asyncio.run(play())
 

@@ -61,8 +61,8 @@ class ContainerGrant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 class Grant(msgspec.Struct, frozen=True, kw_only=True, rename={"bound_at": "boundAt", "resized_in": "resizedIn"}):
     """The whole record.
 
-    `term`: of the Lease under which the pod was bound; `bound_at`: Unix µs, set once; `resized_in`: the term of the last
-    change since. The API server refuses one that is of an earlier term than the Lease's (deploy/policies/terms.yaml).
+    `term`: of the Lease under which the pod was bound; `bound_at`: Unix µs, set once; `resized_in`: the term of the
+    last change since. The API server refuses one of an earlier term than the Lease's (deploy/policies/terms.yaml).
     """
 
     v: int

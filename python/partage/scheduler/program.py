@@ -129,7 +129,7 @@ def _leader(settings: Settings, config: SingleConfig, client: Client, open_: Asy
     authority = Path(election.authority) if election.authority else None
     page = MetricsPage(election.metrics, authority, _token(election.token_file, config))
     open_.push_async_callback(page.close)
-    host = election.host or os.environ.get(POD_NAME) or socket.gethostname()
+    host = election.host or f"{socket.gethostname()}_"  # which kube-scheduler begins its identity with
     return Follow(page.ask, client, lease, SystemClock(), host=host, every_s=election.every_seconds)
 
 

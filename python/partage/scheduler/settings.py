@@ -58,7 +58,9 @@ class ElectionSettings(Section, frozen=True, kw_only=True):
         f"{names.NAMESPACE}/{names.SCHEDULER}"
     )
     every_seconds: Annotated[float, key("How often it is asked.", ge=0.1, le=60)] = 2.0
-    host: Annotated[str, key("What the holder's identity begins with; empty: this pod's name.")] = ""
+    host: Annotated[
+        str, key("What the holder's identity begins with; empty: the host's name, as in kube-scheduler's container.")
+    ] = ""
 
 
 class MetricsSettings(Section, frozen=True, kw_only=True):
