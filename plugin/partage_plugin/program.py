@@ -1,9 +1,8 @@
 """The node agent as a program: everything real around the agent.
 
 Called by `main`, which is small so that all of this is loaded as sparingly as can be. Reads its settings, connects to
-the API server, and runs the agent until SIGTERM or SIGINT; SIGHUP reads the settings again. Logs are JSON, one line a
-decision, on standard error. Exit codes: 0 ended when asked; 1 it cannot go on (the last lines say why); 2 the settings
-are wrong.
+the API server, and runs the agent until it is asked to end; SIGHUP reads the settings again. Its exit codes:
+`partage.program`.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -22,8 +20,9 @@ from partage.devices.nvidia.backend import NvidiaBackend
 from partage.devices.nvidia.nvml import Nvml
 from partage.kube import Client, load_config
 from partage.logs import configure_logs
-from partage.model import DeviceError, LaunchError, PartageError, UsageError
+from partage.model import DeviceError, LaunchError, UsageError
 from partage.model.node_devices import SafeMode
+from partage.program import run_program
 from partage.run import libraries
 from partage.run.simulated import context_of
 from partage_plugin.agent import Agent, Choices
@@ -43,8 +42,9 @@ from partage_plugin.shown import card_figures, held_of, not_ready
 from partage_plugin.web import Answers, serve
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
+    from partage.program import Signals
     from partage_plugin.settings import Settings
 
 MANAGER: Final = "partage-agent"
@@ -54,49 +54,25 @@ log = structlog.get_logger("partage.agent")
 
 def run(given: Sequence[str]) -> int:
     """Run the agent with these arguments; return its exit code."""
-    configure_logs()
-    try:
-        settings = load(given, os.environ)
-        if not settings.node:
-            limit, step = "the node's name is needed", "set NODE_NAME from spec.nodeName, or --node"
-            raise UsageError("settings", "no node", limit, step)
-    except UsageError as error:
-        log.error("settings", error=str(error))
-        return 2
-    configure_logs(settings.log_level)
-    log.info("starting", version=__version__, node=settings.node)
-    try:
-        return asyncio.run(_until_ended(settings, given))
-    except PartageError as error:
-        log.error("cannot go on", error=str(error))
-    except BaseExceptionGroup as group:
-        for leaf in _leaves(group):
-            log.error("cannot go on", error=str(leaf), kind=type(leaf).__name__, exc_info=leaf)
-    return 1
+
+    async def serve(settings: Settings, signals: Signals) -> None:
+        log.info("serving", node=settings.node)
+        config = load_config(settings.kubeconfig or None)
+        async with Client.connect(config, manager=MANAGER) as client:
+            world = _World(settings, given, client)
+            with contextlib.closing(world):
+                await signals.until_ended(world.run(signals.reload))
+        log.info("ended; what runs keeps its limits")
+
+    return run_program(log, lambda: _settings(given), serve)
 
 
-async def _until_ended(settings: Settings, argv: Sequence[str]) -> int:
-    """Run everything until a signal ends it; return 0 then."""
-    ended = asyncio.Event()
-    hangup = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, ended.set)
-    loop.add_signal_handler(signal.SIGHUP, hangup.set)
-    config = load_config(settings.kubeconfig or None)
-    async with Client.connect(config, manager=MANAGER) as client:
-        world = _World(settings, argv, client)
-        with contextlib.closing(world):
-            serving = asyncio.ensure_future(world.run(hangup))
-            asked = asyncio.ensure_future(ended.wait())
-            await asyncio.wait((serving, asked), return_when=asyncio.FIRST_COMPLETED)
-            for task in (serving, asked):
-                task.cancel()
-            results = await asyncio.gather(serving, asked, return_exceptions=True)
-    if isinstance(results[0], BaseException) and not isinstance(results[0], asyncio.CancelledError):
-        raise results[0]
-    log.info("ended; what runs keeps its limits")
-    return 0
+def _settings(given: Sequence[str]) -> Settings:
+    settings = load(given, os.environ)
+    if not settings.node:
+        limit, step = "the node's name is needed", "set NODE_NAME from spec.nodeName, or --node"
+        raise UsageError("settings", "no node", limit, step)
+    return settings
 
 
 class _World:
@@ -253,11 +229,3 @@ def _places(settings: Settings) -> Places:
         library=Path(places.library),
         locks=Path(places.locks),
     )
-
-
-def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
-    for error in group.exceptions:
-        if isinstance(error, BaseExceptionGroup):
-            yield from _leaves(error)
-        else:
-            yield error

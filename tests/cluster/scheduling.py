@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,10 +28,10 @@ from partage.model.node_devices import DeviceLink, NodeDevice, NodeDevices, enco
 from partage.model.units import GI
 from tests.cluster.controlplane import free_port
 from tests.cluster.many import send_all
-from tests.cluster.process import Process
+from tests.cluster.process import POLL, Process
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from tests.cluster.api import Json
     from tests.cluster.cluster import Cluster
@@ -39,6 +41,7 @@ DEPLOY = TOP / "deploy"
 SYSTEM = names.NAMESPACE
 #: For a control plane whose nodes are objects alone: no taints, no service accounts in pods, no controllers.
 APISERVER = ("--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",)
+LEASE_LOST = 1  # kube-scheduler's exit code
 
 
 def node(name: str, cards: int = 8, *, memory: int = 80 * GI, seats: int = 10, uuids: Sequence[str] = ()) -> Json:
@@ -243,6 +246,26 @@ class Site:
         self.replicas.append(replica)
         self.cluster.control.processes |= {process.name: process for process in (replica.kube, replica.ours)}
         return replica
+
+    @contextmanager
+    def restarting(self) -> Iterator[None]:
+        """Start kube-schedulers again that end since they lost their Lease, as kubelet does."""
+        over = threading.Event()
+
+        def keep() -> None:
+            while not over.wait(POLL):
+                for replica in self.replicas:
+                    running = replica.kube.running
+                    if running is not None and running.poll() == LEASE_LOST:
+                        replica.kube.start()
+
+        thread = threading.Thread(target=keep, name="restarts", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
 
     def kube_scheduler(self, name: str, extender: int, secure: int, election: bool) -> Process:
         """Return a kube-scheduler with the shipped configuration that asks an extender on this port."""

@@ -183,7 +183,7 @@ def test_k15_leaders_killed_and_frozen_at_named_steps_of_a_burst_promise_nothing
     """All places are taken at the end, so a place that was lost leaves a pod behind and one made twice shows."""
     site.nodes(10, cards=max(1, BURST // 100))
     pods = 10 * max(1, BURST // 100) * 10
-    with ApiProxy(site.cluster) as proxy:
+    with ApiProxy(site.cluster) as proxy, site.restarting():
         for name in ("a", "b"):
             site.replica(name, server=proxy.url).start()
         for number in range(KILLS):
@@ -194,7 +194,7 @@ def test_k15_leaders_killed_and_frozen_at_named_steps_of_a_burst_promise_nothing
             rule = arm(proxy, step, leader, other, skip=1 + number * 37 % max(1, pods - 20))
             site.pods(f"r{number}", pods)
             happened(rule, step, site)
-            recover(site, step, leader, other)
+            see_to(site, step, leader, other)
             assert len(wait_bound(site, pods)) == pods
             check_books(site, the_leader(site))
             print(f"round {number + 1} of {KILLS}, {pods} pods, {step}: nothing lost, nothing twice", flush=True)
@@ -230,8 +230,8 @@ def freeze_until_another_leads(leader: Replica, other: Replica) -> None:
     other.ours.until(other.ready, seconds=PATIENCE_S, what="the leader", watch=[other.ours.log])
 
 
-def recover(site: Site, step: str, leader: Replica, other: Replica) -> None:
-    """Do what becomes of the leader in the end: another takes over, it wakes, kubelet starts again what has ended."""
+def see_to(site: Site, step: str, leader: Replica, other: Replica) -> None:
+    """Do what becomes of the leader in the end: it is started again, or wakes once another has taken over."""
     if step == "ours alone frozen":
         wait_renewed(site, LEASE_S)  # nobody takes over: its kube-scheduler leads on
         leader.ours.resume()
@@ -241,8 +241,6 @@ def recover(site: Site, step: str, leader: Replica, other: Replica) -> None:
         return
     until(other.ready, f"{other.name} the leader", site)
     leader.thaw()
-    leader.kube.reap()  # kube-scheduler ends where it has lost its Lease
-    leader.kube.start()
 
 
 def wait_renewed(site: Site, seconds: float) -> None:

@@ -1,8 +1,7 @@
 """`partage webhook`: everything real around `decide`.
 
-Called by the command line. Reads its settings, serves until SIGTERM or SIGINT, then answers what still comes for a
-while, since the cluster learns of the end later than we do; SIGHUP reads the settings again. Logs are JSON on standard
-error. Exit codes: 0 ended when asked; 1 it cannot go on (the last lines say why); 2 the settings are wrong.
+Called by the command line. Serves until it is asked to end, then answers what still comes for a while, since the
+cluster learns of the end later than we do; SIGHUP reads the settings again. Its exit codes: `partage.program`.
 """
 
 from __future__ import annotations
@@ -10,20 +9,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import structlog
 from aiohttp import web
 
-from partage._version import __version__
 from partage.admission.certificates import Brought, Made, Shown
 from partage.admission.server import Pages, Tally, application, pages
 from partage.admission.settings import LAYOUT, load
 from partage.kube import Client, SystemClock, load_config
 from partage.logs import configure_logs
-from partage.model import PartageError, UsageError
+from partage.model import UsageError
+from partage.program import run_program
 
 if TYPE_CHECKING:
     import ssl
@@ -31,6 +29,7 @@ if TYPE_CHECKING:
 
     from partage.admission.settings import Settings, TlsSettings
     from partage.kube import Clock
+    from partage.program import Signals
 
 MANAGER: Final = "partage-webhook"
 SHUT_DOWN_S: Final = 5.0
@@ -40,47 +39,35 @@ log = structlog.get_logger("partage.webhook")
 
 def run(argv: Sequence[str]) -> int:
     """Run the webhook with these arguments; return its exit code."""
-    configure_logs()
-    try:
-        settings = load(argv, os.environ)
-    except UsageError as error:
-        log.error("settings", error=str(error))
-        return 2
-    configure_logs(settings.log_level)
-    log.info("starting", version=__version__)
-    try:
-        asyncio.run(Webhook(settings, argv, SystemClock()).serve())
-    except (PartageError, OSError) as error:
-        log.error("cannot go on", error=str(error))
-        return 1
-    log.info("ended")
-    return 0
+
+    async def serve(settings: Settings, signals: Signals) -> None:
+        await Webhook(settings, argv, SystemClock(), signals).serve()
+        log.info("ended")
+
+    return run_program(log, lambda: load(argv, os.environ), serve)
 
 
 class Webhook:
     """One webhook, from start to end."""
 
-    def __init__(self, settings: Settings, argv: Sequence[str], clock: Clock) -> None:
+    def __init__(self, settings: Settings, argv: Sequence[str], clock: Clock, signals: Signals) -> None:
         self._settings = settings
         self._options = settings.options()
         self._argv = argv
         self._clock = clock
-        self._ending = asyncio.Event()
+        self._signals = signals
+        self._ending = signals.ended
         self._tally = Tally()
 
     async def serve(self) -> None:
         """Answer until a signal ends it. Raises KubeError without a configuration, OSError where a port is taken."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._ending.set)
-        loop.add_signal_handler(signal.SIGHUP, self._reload)
         async with self._shown(self._settings.tls) as shown:
             self._tally.expires = lambda: shown.expires
             not_ready = lambda: self._not_ready(shown)  # noqa: E731 -- one line of a page
             metrics, server = self._settings.metrics, self._settings.server
             beside = pages(Pages(self._tally, not_ready))
             hook = application(lambda: self._options, self._tally)
-            async with _served(beside, metrics.address, metrics.port), _task(shown.run()):
+            async with _served(beside, metrics.address, metrics.port), _task(shown.run()), _task(self._reload()):
                 if not await self._first(shown):
                     return
                 async with _served(hook, server.address, server.port, shown.context):
@@ -113,16 +100,19 @@ class Webhook:
             return "ending"
         return "" if shown.ready.is_set() else "no certificate yet; the log says why"
 
-    def _reload(self) -> None:
+    async def _reload(self) -> None:
         """Put settings that were changed into force; those that cannot be read change nothing."""
-        try:
-            found = LAYOUT.compare(self._settings, load(self._argv, os.environ))
-        except UsageError as error:
-            log.error("settings", error=str(error), step="those in force stay")
-            return
-        self._settings, self._options = found.settings, found.settings.options()
-        configure_logs(self._settings.log_level)
-        log.info("settings", live=[each.key for each in found.live], restart=[each.key for each in found.later])
+        while True:
+            await self._signals.reload.wait()
+            self._signals.reload.clear()
+            try:
+                found = LAYOUT.compare(self._settings, load(self._argv, os.environ))
+            except UsageError as error:
+                log.error("settings", error=str(error), step="those in force stay")
+                continue
+            self._settings, self._options = found.settings, found.settings.options()
+            configure_logs(self._settings.log_level)
+            log.info("settings", live=[each.key for each in found.live], restart=[each.key for each in found.later])
 
 
 @contextlib.asynccontextmanager

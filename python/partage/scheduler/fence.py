@@ -6,8 +6,8 @@ the API server reads the Lease by a watch of its own, a moment after it changed 
 it lists anything: it posts a grant of the term before its own, as a dry run for a pod that does not exist, until that
 is refused for its term. From then on no promise of an earlier term can appear that the list has not.
 
-Called by the term. What can go wrong: nobody refuses (the policy is not installed): said once in the log, and the term
-goes on after `PROOF_S`; the nodes' agents refuse the later of two grants that do not go together.
+Called by the term. What can go wrong: nobody refuses (the policy is not installed), or nobody answers: said once in the
+log, and the term goes on; the nodes' agents refuse the later of two grants that do not go together.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import structlog
 
 from partage.kube.clock import within
 from partage.model import names
-from partage.scheduler.bind import BindOrder
+from partage.scheduler.bind import TOO_MANY, BindOrder
 
 if TYPE_CHECKING:
     from partage.kube import Clock
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 POLICY: Final = "partage-terms"
 NOBODY: Final = "partage-earlier-term"
-PROOF_S: Final = 1.0
+PROOF_S: Final = 10.0  # where the API server is slow
+TRIES: Final = 20  # that were answered, but not by the policy
 AGAIN_S: Final = 0.05
 REFUSED: Final = frozenset({403, 422})
 
@@ -35,22 +36,26 @@ log = structlog.get_logger("partage.scheduler")
 
 
 async def wait_for_fence(poster: Posts, term: Term, clock: Clock) -> bool:
-    """Return once grants of earlier terms are refused, or after `PROOF_S`; say whether they are."""
+    """Return once grants of earlier terms are refused, or after a while; say whether they are."""
     if not term.number:
         return True
     try:
-        await within(clock, PROOF_S, _refused(poster, term.number - 1, clock))
+        refused = await within(clock, PROOF_S, _refused(poster, term.number - 1, clock))
     except TimeoutError:
+        refused = False
+    if not refused:
         step = "install deploy/policies/terms.yaml"
         log.warning("grants of earlier terms are not refused", term=term.number, policy=POLICY, step=step)
-        return False
-    return True
+    return refused
 
 
-async def _refused(poster: Posts, number: int, clock: Clock) -> None:
+async def _refused(poster: Posts, number: int, clock: Clock) -> bool:
     order = BindOrder("", names.NAMESPACE, NOBODY, "none", f'{{"term":{number}}}')
-    while True:
+    answered = 0
+    while answered < TRIES:
         answer = await poster.post(f"{order.path}?dryRun=All", order.body())
         if answer.status in REFUSED and POLICY in answer.message:
-            return
+            return True
+        answered += 0 < answer.status < TOO_MANY
         await clock.sleep(AGAIN_S)
+    return False

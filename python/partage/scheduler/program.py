@@ -1,7 +1,6 @@
 """The scheduler as a program: settings, the API server, the extender's port, the page of figures, signals.
 
-Called by `partage scheduler`. Runs until SIGTERM or SIGINT; logs are JSON, one line a decision, on standard error. Exit
-codes: 0 ended when asked; 1 it cannot go on (the last lines say why); 2 the settings are wrong.
+Called by `partage scheduler`. How it ends, and its exit codes: `partage.program`.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import signal
 import socket
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -17,11 +15,10 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from partage import __version__
 from partage.kube import Client, SystemClock, load_config
 from partage.kube.poster import Poster
-from partage.logs import configure_logs
-from partage.model import LaunchError, PartageError, UsageError
+from partage.model import LaunchError
+from partage.program import run_program
 from partage.scheduler.leader import Always, Follow, MetricsPage
 from partage.scheduler.pages import serve_pages
 from partage.scheduler.server import application, serve
@@ -30,10 +27,11 @@ from partage.scheduler.settings import POD_NAME, ask_options, lease_of, load
 from partage.scheduler.term import World
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
     from lightkube.config.kubeconfig import SingleConfig
 
+    from partage.program import Signals
     from partage.scheduler.leader import Leader
     from partage.scheduler.settings import Settings
 
@@ -45,41 +43,14 @@ log = structlog.get_logger("partage.scheduler")
 
 def run(given: Sequence[str]) -> int:
     """Run the scheduler with these arguments; return its exit code."""
-    configure_logs()
-    try:
-        settings = load(given, os.environ)
-    except UsageError as error:
-        log.error("settings", error=str(error))
-        return 2
-    configure_logs(settings.log_level)
-    log.info("starting", version=__version__, leader=settings.leader)
+    return run_program(log, lambda: load(given, os.environ), _until_ended)
+
+
+async def _until_ended(settings: Settings, signals: Signals) -> None:
     gc.freeze()  # what is loaded by now stays: no pause to look for garbage among it
-    try:
-        return asyncio.run(_until_ended(settings))
-    except PartageError as error:
-        log.error("cannot go on", error=str(error))
-    except BaseExceptionGroup as group:
-        for leaf in _leaves(group):
-            log.error("cannot go on", error=str(leaf), kind=type(leaf).__name__, exc_info=leaf)
-    return 1
-
-
-async def _until_ended(settings: Settings) -> int:
-    """Run everything until a signal ends it; return 0 then."""
-    ended = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, ended.set)
-    serving = asyncio.ensure_future(_serve(settings))
-    asked = asyncio.ensure_future(ended.wait())
-    await asyncio.wait((serving, asked), return_when=asyncio.FIRST_COMPLETED)
-    for task in (serving, asked):
-        task.cancel()
-    results = await asyncio.gather(serving, asked, return_exceptions=True)
-    if isinstance(results[0], BaseException) and not isinstance(results[0], asyncio.CancelledError):
-        raise results[0]
+    log.info("serving", leader=settings.leader)
+    await signals.until_ended(_serve(settings))
     log.info("ended; what is promised stands on the pods")
-    return 0
 
 
 async def _serve(settings: Settings) -> None:
@@ -141,11 +112,3 @@ def _token(path: str, config: SingleConfig) -> Callable[[], str]:
         return lambda: Path(file).read_text().strip()
     fixed = (user.token if user is not None else None) or ""
     return lambda: fixed
-
-
-def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
-    for error in group.exceptions:
-        if isinstance(error, BaseExceptionGroup):
-            yield from _leaves(error)
-        else:
-            yield error
