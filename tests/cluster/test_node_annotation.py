@@ -36,7 +36,7 @@ def test_what_the_node_says_is_merged_once(control_plane: OpenControlPlane) -> N
                 looked = writer.looks
                 await writer.tell()
                 while writer.looks == looked:
-                    await asyncio.sleep(0.01)
+                    await clock.asleep()
                     clock.move(20)
         finally:
             running.cancel()

@@ -14,6 +14,7 @@ class HandClock:
         self._now = 0.0
         self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
         self._order = itertools.count()
+        self._more = asyncio.Event()
 
     def now(self) -> float:
         return self._now
@@ -21,7 +22,15 @@ class HandClock:
     async def sleep(self, seconds: float) -> None:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._sleepers, (self._now + seconds, next(self._order), done))
+        self._more.set()
         await done
+
+    async def asleep(self) -> None:
+        """Return once somebody sleeps, after all others had their turn."""
+        await asyncio.sleep(0)
+        while all(done.done() for _, _, done in self._sleepers):
+            self._more.clear()
+            await self._more.wait()
 
     def move(self, seconds: float) -> None:
         self._now += seconds
