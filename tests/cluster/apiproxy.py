@@ -130,6 +130,10 @@ class ApiProxy:
             await self._stop.wait()
             self._cut_watches()
             await runner.cleanup()
+            late = asyncio.all_tasks() - {asyncio.current_task()}  # who was let in meanwhile
+            if late:
+                await asyncio.wait(late, timeout=5)
+            await server.shutdown(0)
 
     def _cut_watches(self) -> None:
         for transport in self._watches:

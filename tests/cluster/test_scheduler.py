@@ -1,38 +1,35 @@
 """We test these aspects of the scheduler on a real control plane with a real kube-scheduler: a pod in HAMi's form is
-bound with its grant; a bind whose answer is lost is neither lost nor made twice; leaders that are killed or frozen in a
-burst of pods leave books that equal a recount; what a frozen leader had on its way is refused once another leads; an
-API server that refuses, fails and ends its watches."""
+bound with its grant; a bind whose answer is lost is neither lost nor made twice; what a frozen leader had on its way is
+refused once another leads; an API server that refuses, fails and ends its watches."""
 
 from __future__ import annotations
 
 import json
-import os
 import threading
-from collections import defaultdict
-from datetime import datetime
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from partage.model import names
 from partage.model.units import GI, MI
-from tests.cluster.api import NotReachedError
 from tests.cluster.apiproxy import Act, ApiProxy
-from tests.cluster.changes import Changes, deadline, left
+from tests.cluster.placed import (
+    PATIENCE_S,
+    check_books,
+    happened,
+    started,
+    term_of,
+    until,
+    until_pods,
+    wait_bound,
+)
 from tests.cluster.scheduling import APISERVER, Replica, Site, share_pod
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-    from tests.cluster.apiproxy import Rule
     from tests.cluster.conftest import OpenControlPlane
 
-IS_SOAK = os.environ.get("PARTAGE_SOAK") == "full"
-BURST = int(os.environ.get("PARTAGE_BURST", "500" if IS_SOAK else "100"))  # pods
-KILLS = int(os.environ.get("PARTAGE_LEADER_KILLS", "50" if IS_SOAK else "8"))  # each step twice
-PATIENCE_S = 120.0
-LEASE_S = 3.0  # as tests/cluster/scheduling.py sets it
 Json = dict[str, Any]
 
 
@@ -40,72 +37,6 @@ Json = dict[str, Any]
 def site(control_plane: OpenControlPlane) -> Site:
     """A control plane in which our scheduler may run."""
     return Site(control_plane(scheduler=False, controller_manager=False, apiserver_flags=APISERVER)).prepare()
-
-
-def until(holds: Callable[[], bool], what: str, site: Site, seconds: float = PATIENCE_S) -> None:
-    """Look whenever our schedulers log something until something is so of them."""
-    end = deadline(seconds)
-    with Changes([replica.ours.log for replica in site.replicas]) as changes:
-        while not holds():
-            assert left(end) > 0, f"not {what} within {seconds:g} s\n{site.cluster.logs()}"
-            changes.wait(left(end))
-
-
-def until_pods(site: Site, hold: Callable[[list[Json]], bool], what: str) -> list[Json]:
-    """Watch the pods until something is so of them."""
-    try:
-        return site.cluster.api.wait_all("pods", hold, "default", what=what, seconds=PATIENCE_S)
-    except NotReachedError as error:
-        raise AssertionError(f"{error}\n{site.cluster.logs()}") from error
-
-
-def happened(rule: Rule, what: str, site: Site) -> None:
-    """Wait until a rule was followed."""
-    assert rule.happened.wait(PATIENCE_S), f"not {what} within {PATIENCE_S:g} s\n{site.cluster.logs()}"
-
-
-def started(site: Site, replica: Replica) -> Replica:
-    replica.start()
-    until(replica.ready, f"{replica.name} ready", site)
-    return replica
-
-
-def bound_of(pods: list[Json]) -> list[Json]:
-    return [pod for pod in pods if pod["spec"].get("nodeName")]
-
-
-def wait_bound(site: Site, count: int) -> list[Json]:
-    return bound_of(until_pods(site, lambda pods: len(bound_of(pods)) >= count, f"{count} pods bound"))
-
-
-def promised(pods: list[Json]) -> dict[str, tuple[int, int, int]]:
-    """Return card -> bytes, permille and pods that grants promise, each checked against its own pod."""
-    found: dict[str, tuple[int, int, int]] = defaultdict(lambda: (0, 0, 0))
-    for pod in pods:
-        grant = json.loads(pod["metadata"]["annotations"][names.GRANT])
-        assert (grant["uid"], grant["node"]) == (pod["metadata"]["uid"], pod["spec"]["nodeName"])
-        for share in grant["containers"]["app"]["shares"]:
-            memory, cores, seats = found[share["uuid"]]
-            found[share["uuid"]] = (memory + share["memory"], cores + share["cores"], seats + 1)
-    return dict(found)
-
-
-def check_books(site: Site, leader: Replica) -> None:
-    """The leader's books are what the API server's pods add up to, and no card is promised beyond what it has."""
-    counted = promised(site.bound())
-    assert all(memory <= 80 * GI and cores <= 1000 and seats <= 10 for memory, cores, seats in counted.values())
-
-    def agrees() -> bool:
-        series = leader.figures()
-        kept = {
-            name.split('device_uuid="')[1].split('"')[0]: int(value)
-            for name, value in series.items()
-            if name.startswith("partage_scheduler_device_memory_promised_bytes") and value
-        }
-        settled = series["partage_scheduler_reservations"] == series["partage_scheduler_binds_unknown"] == 0
-        return settled and kept == {card: memory for card, (memory, _, _) in counted.items()}
-
-    leader.ours.until(agrees, seconds=30, what="in agreement with the API server")  # which nobody announces
 
 
 def test_a_pod_in_hamis_form_is_bound_with_its_grant_to_the_node_that_has_the_card(site: Site) -> None:
@@ -155,106 +86,6 @@ def test_k15_a_bind_whose_answer_is_lost_is_neither_lost_nor_made_twice(site: Si
         check_books(site, leader)
         assert [pod["metadata"]["name"] for pod in pods] == ["first-00000"]
         assert len(site.bound()) == 1
-
-
-def leaders(site: Site) -> list[Replica]:
-    return [replica for replica in site.replicas if replica.ours.alive() and replica.ready()]
-
-
-def the_leader(site: Site) -> Replica:
-    until(lambda: len(leaders(site)) == 1, "one leader", site)
-    return leaders(site)[0]
-
-
-STEPS = (
-    "killed before a bind",
-    "frozen with a bind on its way",
-    "killed after a bind, before its answer",
-    "frozen after a bind, before its answer",
-    "killed after a bind's answer",
-    "kube-scheduler alone frozen",
-    "killed as soon as it leads",
-    "ours alone frozen",
-)
-
-
-@pytest.mark.timeout(7200, func_only=True)
-def test_k15_leaders_killed_and_frozen_at_named_steps_of_a_burst_promise_nothing_twice(site: Site) -> None:
-    """All places are taken at the end, so a place that was lost leaves a pod behind and one made twice shows."""
-    site.nodes(10, cards=max(1, BURST // 100))
-    pods = 10 * max(1, BURST // 100) * 10
-    with ApiProxy(site.cluster) as proxy, site.restarting():
-        for name in ("a", "b"):
-            site.replica(name, server=proxy.url).start()
-        for number in range(KILLS):
-            step = STEPS[number % len(STEPS)]
-            leader = the_leader(site)
-            (other,) = (replica for replica in site.replicas if replica is not leader)
-            proxy.rules.clear()
-            rule = arm(proxy, step, leader, other, skip=1 + number * 37 % max(1, pods - 20))
-            site.pods(f"r{number}", pods)
-            happened(rule, step, site)
-            see_to(site, step, leader, other)
-            assert len(wait_bound(site, pods)) == pods
-            check_books(site, the_leader(site))
-            print(f"round {number + 1} of {KILLS}, {pods} pods, {step}: nothing lost, nothing twice", flush=True)
-            site.delete([pod["metadata"]["name"] for pod in site.bound()])
-            until_pods(site, lambda found: not found, "gone")
-
-
-def arm(proxy: ApiProxy, step: str, leader: Replica, other: Replica, skip: int) -> Rule:
-    """Make the leader die or freeze at a step of the burst."""
-    act, before, after = None, None, None
-    match step:
-        case "killed before a bind":
-            act, before = Act.CUT, leader.kill
-        case "killed after a bind, before its answer":
-            act, after = Act.LOSE, leader.kill
-        case "killed after a bind's answer":
-            before = leader.kill
-        case "killed as soon as it leads":
-            act, before, skip = Act.CUT, leader.kill, 0
-        case "frozen with a bind on its way":
-            before = partial(freeze_until_another_leads, leader, other)
-        case "frozen after a bind, before its answer":
-            after = leader.freeze
-        case "kube-scheduler alone frozen":
-            before = leader.kube.pause
-        case _:
-            before = leader.ours.pause
-    return proxy.rule("POST", r"/pods/r\d+-\d+/binding$", act, skip=skip, before=before, after=after)
-
-
-def freeze_until_another_leads(leader: Replica, other: Replica) -> None:
-    leader.freeze()
-    other.ours.until(other.ready, seconds=PATIENCE_S, what="the leader", watch=[other.ours.log])
-
-
-def see_to(site: Site, step: str, leader: Replica, other: Replica) -> None:
-    """Do what becomes of the leader in the end: it is started again, or wakes once another has taken over."""
-    if step == "ours alone frozen":
-        wait_renewed(site, LEASE_S)  # nobody takes over: its kube-scheduler leads on
-        leader.ours.resume()
-        return
-    if step.startswith("killed"):
-        leader.start()
-        return
-    until(other.ready, f"{other.name} the leader", site)
-    leader.thaw()
-
-
-def wait_renewed(site: Site, seconds: float) -> None:
-    """Wait until the Lease was renewed for so long."""
-    first: datetime | None = None
-
-    def is_later(lease: Json) -> bool:
-        nonlocal first
-        now = datetime.fromisoformat(lease["spec"]["renewTime"])
-        first = first or now
-        return (now - first).total_seconds() > seconds
-
-    where = ("leases.coordination.k8s.io", names.SCHEDULER)
-    site.cluster.api.wait(*where, is_later, names.NAMESPACE, what="renewed", seconds=PATIENCE_S)
 
 
 @pytest.fixture
@@ -320,10 +151,6 @@ def test_k15_a_bind_on_its_way_when_its_leader_freezes_is_refused_once_another_l
         until(lambda: not a.ready(), "no leader any more", site)
         check_books(site, b)
         assert {pod["metadata"]["name"] for pod in site.bound()} == pods.keys()
-
-
-def term_of(pod: Json) -> int:
-    return int(json.loads(pod["metadata"]["annotations"][names.GRANT])["term"])
 
 
 def test_pods_of_another_scheduler_are_counted_and_left_alone(site: Site) -> None:

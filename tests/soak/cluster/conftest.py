@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.cluster.conftest import agent, binaries, cluster, namespace, pytest_runtest_makereport
+from tests.cluster.conftest import agent, binaries, cluster, control_plane, namespace, pytest_runtest_makereport
 
-__all__ = ["agent", "binaries", "cluster", "namespace", "pytest_runtest_makereport"]
+__all__ = ["agent", "binaries", "cluster", "control_plane", "namespace", "pytest_runtest_makereport"]
