@@ -26,13 +26,17 @@ Object = dict[str, Any]
 
 @dataclass
 class Fault:
-    """What the next request that matches gets instead of an answer: a status, or (0) its connection cut."""
+    """What the next request that matches gets instead of an answer: a status, or (0) its connection cut.
+
+    One that is `held` is answered as ever, once that is set.
+    """
 
     status: int
     headers: dict[str, str] = field(default_factory=dict)
     body: str | None = None
     after: bool = False  # the request is done first: what a lost answer looks like
     matches: Callable[[web.Request], bool] = lambda _: True
+    held: asyncio.Event | None = None
 
 
 def status_of(code: int, reason: str, message: str) -> Object:
@@ -155,9 +159,11 @@ class ApiServer:
         fault = next((fault for fault in self.faults if fault.matches(request)), None)
         if fault is not None:
             self.faults.remove(fault)
-            if fault.after:
-                self._answer(method, request, body)
-            return self._fail(request, fault)
+            if fault.held is None:
+                if fault.after:
+                    self._answer(method, request, body)
+                return self._fail(request, fault)
+            await fault.held.wait()
         if method == "WATCH":
             return await self._watch(request)
         return self._answer(method, request, body)

@@ -8,9 +8,10 @@
 The condition's reason is the code that refuses most nodes, its message says how many nodes lack what, which node comes
 nearest, what it lacks and what would help. All of this only notes and returns: the extender never waits for it. A pod
 that is placed at once costs no write beside the event; one that waits costs one, one more when it is placed, and one
-each time another code comes to the front (at most every `AGAIN_S`) or the numbers are old (`REFRESH_S`). What finds no
-room is dropped, and counted. Refusals go before successes, of which the newest go first: where many pods are placed at
-once, those of the others, of pods that are gone and of pods placed more than `FRESH_S` ago are dropped.
+each time another code comes to the front (at most every `AGAIN_S`) or the numbers are old (`REFRESH_S`). A condition
+that the API server does not take now is written later, an event is not. What finds no room is dropped, and counted.
+Refusals go before successes, of which the newest go first: where many pods are placed at once, those of the others, of
+pods that are gone and of pods placed more than `FRESH_S` ago are dropped.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ COMPONENT: Final = "partage.io/scheduler"
 AGAIN_S: Final = 30.0  # before another code is told
 REFRESH_S: Final = 300.0  # before the same code is told with other numbers
 WRITES_PER_S: Final = 20.0
+LATER_S: Final = 2.0
+NOT_NOW: Final = frozenset({0, 429})
 QUEUE_MAX: Final = 10_000
 KNOWN_MAX: Final = 50_000
 CODES_MAX: Final = 6
@@ -260,10 +263,14 @@ class Tell:
             self._wake.clear()
             while self._queue:
                 _, verdict = self._queue.popitem(last=False)
-                await self._write(verdict)
-                await self._clock.sleep(1 / WRITES_PER_S)
+                if await self._write(verdict):
+                    await self._clock.sleep(1 / WRITES_PER_S)
+                else:
+                    self._queue.setdefault(verdict.subject.uid, verdict)  # unless there is news by now
+                    await self._clock.sleep(LATER_S)
 
-    async def _write(self, verdict: Verdict) -> None:
+    async def _write(self, verdict: Verdict) -> bool:
+        """Write a condition; return whether that is done, or will never be."""
         subject = verdict.subject
         condition = {
             "type": names.CONDITION_PLACED,
@@ -277,12 +284,15 @@ class Tell:
             await self._client.patch(
                 PodStatus, subject.name, body, namespace=subject.namespace, kind=PatchType.STRATEGIC
             )
-        except KubeError as error:  # 404, 409: the pod is gone; else the next code that comes to the front is written
-            self._dropped += 1
-            self._turned.pop(subject.uid, None)
+        except KubeError as error:
             log.info("a condition was not written", pod=f"{subject.namespace}/{subject.name}", problem=str(error))
-        else:
-            self.written += 1
+            if error.status in NOT_NOW or error.status >= 500:
+                return False
+            self._dropped += 1  # 404, 409: the pod is gone
+            self._turned.pop(subject.uid, None)
+            return True
+        self.written += 1
+        return True
 
 
 def _subject(pod: Named) -> Subject:
