@@ -30,6 +30,17 @@ TEXTS: Final[Schema] = {"type": "array", "items": TEXT}
 LIST: Final[Schema] = {"type": "array", "items": ANY}
 PORT: Final[Schema] = {"type": "integer", "minimum": 1, "maximum": 65535}
 LABELS: Final[Schema] = {"type": "object", "additionalProperties": TEXT}
+TAG: Final[Schema] = {"type": "string", "pattern": "^([A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?$"}
+#: The cluster's own scheduler stays the cluster's: two would place the same pods.
+OTHER_SCHEDULER: Final[Schema] = {
+    "type": "string",
+    "pattern": "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$",
+    "not": {"enum": ["default-scheduler", "partage-scheduler"]},
+}
+#: It stands between quotes in a policy's expression.
+USER: Final[Schema] = {"type": "string", "pattern": "^[^'\\\\]+$"}
+#: Rights and Service of the chart are of these names: the webhook would ask for what it may not have.
+OWN_CERTIFICATES: Final = ("tls.namespace", "tls.secret", "tls.service", "tls.configurations")
 #: What the chart says itself, by the program's structure.
 _NOT_IN_VALUES: Final = ("apiVersion", "kind", "kubeconfig", "ask")
 _SAID_BY_THE_PROGRAM: Final = ("title", "default", "extra", "live")
@@ -60,9 +71,15 @@ def _inlined(schema: Schema, found: dict[str, Schema], without: tuple[str, ...] 
 
 
 def settings_of(structure: type[msgspec.Struct], *without: str) -> Schema:
-    """Return the schema of a program's configuration as values hold it: without what the chart says itself."""
+    """Return the schema of a program's configuration as values hold it: without what the chart says itself.
+
+    `without`: further such keys, `tls.secret` for one of a section's.
+    """
     (reference,), found = msgspec.json.schema_components((structure,), ref_template="#/$defs/{name}")
-    return _inlined(found[reference["$ref"].rpartition("/")[2]], found, (*_NOT_IN_VALUES, *without))
+    whole = _inlined(found[reference["$ref"].rpartition("/")[2]], found, (*_NOT_IN_VALUES, *without))
+    for section, _, key in (name.partition(".") for name in without if "." in name):
+        del whole["properties"][section]["properties"][key]
+    return whole
 
 
 def _agent() -> Schema:
@@ -94,7 +111,7 @@ def schema() -> Schema:
     """Return the whole schema."""
     classes = {name: {"type": "integer"} for name in ("p0-system", "p1-onlineserving", "p2-batchtraining")}
     values = only(
-        image=only(registry=TEXT, tag=TEXT, pullPolicy={"enum": ["Always", "IfNotPresent", "Never"]}),
+        image=only(registry=TEXT, tag=TAG, pullPolicy={"enum": ["Always", "IfNotPresent", "Never"]}),
         imagePullSecrets={"type": "array", "items": only(name=TEXT)},
         labels=LABELS,
         namespace=only(create=YES_NO),
@@ -105,13 +122,13 @@ def schema() -> Schema:
             simulated=only(profile=TEXT, directory=TEXT),
         ),
         scheduler=_part(
-            config=settings_of(SchedulerSettings),
+            config=settings_of(SchedulerSettings, "schedulers", "election.lease", "election.metrics"),
             replicas=WHOLE,
-            alsoKnownAs=TEXTS,
-            kubeScheduler=only(image=only(repository=TEXT, tag=TEXT), port=PORT, resources=RESOURCES),
+            alsoKnownAs={"type": "array", "uniqueItems": True, "items": OTHER_SCHEDULER},
+            kubeScheduler=only(image=only(repository=TEXT, tag=TAG), port=PORT, resources=RESOURCES),
         ),
         webhook=_part(
-            config=settings_of(WebhookSettings, "writers"),
+            config=settings_of(WebhookSettings, "writers", "alsoKnownAs", *OWN_CERTIFICATES),
             replicas=WHOLE,
             timeoutSeconds={"type": "integer", "minimum": 1, "maximum": 30},
             namespaces=LIST,
@@ -120,7 +137,7 @@ def schema() -> Schema:
         ask=settings_of(AskSettings),
         networkPolicies=only(enabled=YES_NO),
         metrics=only(podMonitors=YES_NO, rules=YES_NO, dashboards=YES_NO, labels=LABELS),
-        policies=only(enabled=YES_NO, writers=TEXTS),
+        policies=only(enabled=YES_NO, writers={"type": "array", "items": USER}),
         priorityClasses=only(create=YES_NO, **classes),
     )
     values["properties"]["global"] = ANY  # helm puts it there for charts below another

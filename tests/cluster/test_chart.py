@@ -92,6 +92,14 @@ CASES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         ("memoryFactor: 256",),
     ),
     "labels": ({"labels": {"team": "a"}}, ('"team":"a"',)),
+    "configurations left empty": (
+        {part: {"config": None} for part in ("agent", "scheduler", "webhook")},
+        ("kind: AgentConfiguration", "kind: SchedulerConfiguration", "kind: WebhookConfiguration"),
+    ),
+    "classes that the webhook does not set": (
+        {"webhook": {"config": {"priorityClasses": False}}, "image": {"registry": "registry.example/a/"}},
+        ("    priorityClasses: false\n", "image: registry.example/a/partage-webhook:"),
+    ),
     "differing nodes": (
         {"agent": {"config": {"nodes": [{"name": "a100-*", "nvidia": {"seats": 4}}]}}},
         ("name: a100-*",),
@@ -173,6 +181,12 @@ def test_every_key_of_the_values_is_known_to_the_schema_and_none_else_is_taken(c
         ({"scheduler": {"config": {"ask": {"memoryFactor": 2}}}}, "'ask' not allowed"),
         ({"webhook": {"config": {"tls": {"cert": "x"}}}}, "'cert' not allowed"),
         ({"ask": {"corePolicy": "sometimes"}}, "corePolicy"),
+        ({"webhook": {"config": {"tls": {"service": "other"}}}}, "'service' not allowed"),
+        ({"scheduler": {"config": {"schedulers": ["other"]}}}, "'schedulers' not allowed"),
+        ({"scheduler": {"config": {"election": {"lease": "a/b"}}}}, "'lease' not allowed"),
+        ({"scheduler": {"alsoKnownAs": ["default-scheduler"]}}, "/scheduler/alsoKnownAs/0"),
+        ({"policies": {"writers": ["it's"]}}, "/policies/writers/0"),
+        ({"image": {"tag": "a b"}}, "/image/tag"),
         ({"agent": {"config": {"node": "n1"}}}, "'node' not allowed"),
         ({"image": {"pullPolicy": "Sometimes"}}, "pullPolicy"),
         ({"agent": {"image": {"digest": "latest"}}}, "digest"),

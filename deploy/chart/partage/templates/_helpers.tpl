@@ -11,7 +11,7 @@
 
 {{- /* An image of ours: (dict "root" $ "image" .Values.agent.image). */ -}}
 {{- define "partage.image" -}}
-{{- with .root.Values.image.registry }}{{ . }}/{{ end }}{{ .image.repository }}
+{{- with .root.Values.image.registry }}{{ trimSuffix "/" . }}/{{ end }}{{ .image.repository }}
 {{- if .image.digest }}@{{ .image.digest }}{{ else }}:{{ .root.Values.image.tag | default .root.Chart.AppVersion }}{{ end }}
 {{- end -}}
 
@@ -25,14 +25,15 @@
 {{- define "partage.agentConfig" -}}
 {{- $config := dict "apiVersion" "config.partage.io/v1alpha1" "kind" "AgentConfiguration" -}}
 {{- if .Values.agent.simulated.profile }}{{ $_ := set $config "driver" "simulated" }}{{ end -}}
-{{ toYaml (merge $config (deepCopy .Values.agent.config)) }}
+{{ toYaml (merge $config (deepCopy (.Values.agent.config | default dict))) }}
 {{- end -}}
 
 {{- /* Where things lie on the host: the agent's `places` with its defaults, and `drivers`, directories of a driver in a
 container of its own. Mounted at the same path, so the configuration is the one place that says it. */ -}}
 {{- define "partage.places" -}}
-{{- $nvidia := .Values.agent.config.nvidia | default dict -}}
-{{- $places := merge (dict) (.Values.agent.config.places | default dict) (dict
+{{- $agent := .Values.agent.config | default dict -}}
+{{- $nvidia := $agent.nvidia | default dict -}}
+{{- $places := merge (dict) ($agent.places | default dict) (dict
   "root" "/run/partage" "cdi" "/var/run/cdi" "kubelet" "/var/lib/kubelet"
   "plugins" "/var/lib/kubelet/device-plugins" "library" "/usr/local/lib/partage" "locks" "/run/lock") -}}
 {{- $driver := $nvidia.driverRoot | default "/" -}}
@@ -56,17 +57,18 @@ container of its own. Mounted at the same path, so the configuration is the one 
   "election" (dict "lease" (printf "%s/partage-scheduler" .Release.Namespace)
     "metrics" (printf "https://127.0.0.1:%d/metrics" (int .Values.scheduler.kubeScheduler.port))) -}}
 {{- with .Values.scheduler.alsoKnownAs -}}
-{{- $also := dig "schedulers" (list) $.Values.scheduler.config -}}
-{{- $_ := set $config "schedulers" (concat (list "partage-scheduler") . $also | uniq) -}}
+{{- $_ := set $config "schedulers" (prepend . "partage-scheduler") -}}
 {{- end -}}
-{{ toYaml (merge $config (deepCopy .Values.scheduler.config)) }}
+{{ toYaml (merge $config (deepCopy (.Values.scheduler.config | default dict))) }}
 {{- end -}}
 
 {{- /* The webhook's configuration as its file. */ -}}
 {{- define "partage.webhookConfig" -}}
 {{- $scheduler := printf "system:serviceaccount:%s:partage-scheduler" .Release.Namespace -}}
 {{- $config := dict "apiVersion" "config.partage.io/v1alpha1" "kind" "WebhookConfiguration" "ask" .Values.ask
-  "priorityClasses" .Values.priorityClasses.create "alsoKnownAs" .Values.scheduler.alsoKnownAs
+  "alsoKnownAs" .Values.scheduler.alsoKnownAs
   "writers" (prepend .Values.policies.writers $scheduler) "tls" (dict "namespace" .Release.Namespace) -}}
-{{ toYaml (merge $config (deepCopy .Values.webhook.config)) }}
+{{- $values := deepCopy (.Values.webhook.config | default dict) -}}
+{{- if not (hasKey $values "priorityClasses") }}{{ $_ := set $config "priorityClasses" .Values.priorityClasses.create }}{{ end -}}
+{{ toYaml (merge $config $values) }}
 {{- end -}}
