@@ -127,7 +127,7 @@ compilers: $(VENV)/.base
 		$(BIN)/cmake --build build-$$compiler -j $(JOBS) -- --quiet || exit 1; done
 
 soak: build $(VENV)/.clients cluster-setup
-	@PARTAGE_SOAK=$(SOAK) $(BIN)/python tools/layers.py $(BUILD) soak
+	@PARTAGE_SOAK=$(SOAK) $(BIN)/python tools/layers.py $(BUILD) soak rounds
 
 bench: build $(VENV)/.bench cluster-setup
 	@mkdir -p $(BUILD)/reports
