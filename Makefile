@@ -79,7 +79,7 @@ demo: $(VENV)/.demo
 
 # ---- tests --------------------------------------------------------------------------------------------------------------------
 test: build clients cluster-setup
-	@$(BIN)/python tools/layers.py $(BUILD) c python clients cluster gpu
+	@$(BIN)/python tools/layers.py $(BUILD) c python clients cluster control gpu
 
 test-c: build
 	@$(BIN)/python tools/layers.py $(BUILD) c
@@ -102,7 +102,7 @@ cluster-setup: $(VENV)/.cluster
 	@$(BIN)/python -m tests.cluster prepare
 
 test-cluster: build cluster-setup
-	@$(BIN)/python tools/layers.py $(BUILD) cluster
+	@$(BIN)/python tools/layers.py $(BUILD) cluster control
 
 cluster: build cluster-setup
 	@$(BIN)/python -m tests.cluster up

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 TOP = Path(__file__).resolve().parent.parent
 PYTEST = (sys.executable, "-m", "pytest", "--color=no")
-WAITING = ("cluster", "rounds")  # layers that leave the processor idle most of their time
+WAITING = ("cluster", "control", "rounds")  # layers that leave the processor idle most of their time
 
 
 @dataclass
@@ -49,9 +49,10 @@ def command_of(name: str, build: Path, report: Path) -> list[str]:
     jobs = str(len(os.sched_getaffinity(0)))
     commands = {
         "c": [ctest, "--test-dir", str(build), "--output-on-failure", "-j", jobs, "--output-junit", str(report)],
-        "python": [*PYTEST, "tests", f"--junitxml={report}"],
+        "python": [*PYTEST, "tests", "-n", jobs, "--dist=loadfile", f"--junitxml={report}"],
         "clients": [*PYTEST, "tests/clients", f"--junitxml={report}"],
-        "cluster": [*PYTEST, "tests/cluster", f"--junitxml={report}"],
+        "cluster": [*PYTEST, "tests/cluster", "-m", "kubelet", f"--junitxml={report}"],
+        "control": [*PYTEST, "tests/cluster", "-m", "not kubelet", f"--junitxml={report}"],
         "gpu": [*PYTEST, "tests/gpu", "-s", f"--junitxml={report}"],
         "soak": [*PYTEST, "tests/soak", "--ignore=tests/soak/cluster", "-s", f"--junitxml={report}"],
         "rounds": [*PYTEST, "tests/soak/cluster", "-s", f"--junitxml={report}"],

@@ -83,6 +83,13 @@ def in_mounts(script: str) -> tuple[str, ...]:
     return ("unshare", "-m", "sh", "-ec", f'{script}\nexec "$@"', "sh")
 
 
+def open_to_all(path: Path) -> None:
+    """Let every user reach a directory of a test's own."""
+    for above in (path, *path.parents):
+        if above.stat().st_mode & 0o005 != 0o005:
+            above.chmod(0o755)
+
+
 def as_nobody(look) -> list[dict[str, str]]:
     """Return the findings of a check that a process of another user makes."""
     reader, writer = os.pipe()
@@ -287,9 +294,7 @@ def test_little_shared_memory(examine):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
 def test_device_nodes(tmp_path):
-    tmp_path.chmod(0o755)
-    for above in list(tmp_path.parents)[:2]:
-        above.chmod(0o755)
+    open_to_all(tmp_path)
     assert [found.id for found in places.check_nodes(tmp_path, tmp_path / "none")] == []
     assert [found.id for found in places.check_nodes(tmp_path, tmp_path)] == ["device-nodes-absent"]
     for name, mode in (("nvidia0", 0o600), ("nvidiactl", 0o666)):
@@ -533,8 +538,7 @@ def test_a_closed_share(examine, tmp_path):
 @pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
 def test_a_policy_that_its_tenant_may_write(tmp_path, monkeypatch):
     make_hand_over(tmp_path / "share")
-    for above in [tmp_path / "share", tmp_path, *list(tmp_path.parents)[:2]]:
-        above.chmod(0o755)
+    open_to_all(tmp_path / "share")
     monkeypatch.setenv("PARTAGE_DIR", str(tmp_path / "share"))
     assert "share-policy-writable" not in dict(as_nobody(shares.check_own))
     os.chown(tmp_path / "share" / "policy", NOBODY, NOBODY)

@@ -27,14 +27,20 @@ OPENED = pytest.StashKey[list[Cluster]]()
 OpenControlPlane = Callable[..., Cluster]
 
 
+@pytest.hookimpl(tryfirst=True)  # before some are chosen by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put tests without the session's cluster first: some want the machine's one kubelet for themselves.
 
-    And let the limit of a test count the test alone: a fixture may wait for a build or for another session's kubelet.
+    Mark those that want that kubelet: the others can run beside them, in a session of their own. And let the limit of
+    a test count the test alone: a fixture may wait for a build or for another session's kubelet.
     """
     items.sort(key=lambda item: item.path.is_relative_to(HERE) and "cluster" in getattr(item, "fixturenames", ()))
     for item in items:
-        if item.path.is_relative_to(HERE) and item.get_closest_marker("timeout") is None:
+        if not item.path.is_relative_to(HERE):
+            continue
+        if {"cluster", "machine"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.kubelet)
+        if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(300, func_only=True))
 
 
