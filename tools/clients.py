@@ -2,19 +2,24 @@
 """Fetch and build those client programs of tests/clients that one `pip install` does not bring: clients.py BUILD.
 
 Each lands in BUILD/clients/NAME-VERSION, made once per version (pins: group `clients-built` of pyproject.toml and
-`[tool.partage.foreign]` there). Called by the Makefile once everything else is built. What can go wrong: no network,
-no C++ compiler, no cargo, no go. Then it says so, leaves that client out, and its tests say why they skip; the exit
-code is 0.
+`[tool.partage.foreign]` there). Called by the Makefile once everything else is built. What was made is kept in
+${XDG_CACHE_HOME:-~/.cache}/partage/clients for other checkouts, under a name that tells from what; whoever removes that
+folder, or cannot write it, only waits longer. What can go wrong: no network, no C++ compiler, no cargo, no go. Then it
+says so, leaves that client out, and its tests say why they skip; the exit code is 0.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
 import tarfile
+import tempfile
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -25,6 +30,9 @@ if TYPE_CHECKING:
 TOP: Final = Path(__file__).resolve().parent.parent
 PIP: Final = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet")
 PACKAGES: Final = Path(sys.executable).parents[1] / "lib"
+GO_PROGRAM: Final = TOP / "tests" / "clients" / "programs" / "nvml_work.go"
+CUDA: Final = TOP / "build" / "headers" / "cuda13"
+CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "partage" / "clients"
 
 
 def pins() -> dict[str, str]:
@@ -78,7 +86,7 @@ def make_pycuda(version: str, place: Path, build: Path) -> None:
     profiler = [str(found.parent) for found in PACKAGES.glob("python*/site-packages/nvidia/*/include/cudaProfiler.h")]
     settings = {
         "CUDA_ENABLE_CURAND": False,
-        "CUDA_INC_DIR": [str(TOP / "build" / "headers" / "cuda13"), *profiler],
+        "CUDA_INC_DIR": [str(CUDA), *profiler],
         "CUDADRV_LIB_DIR": [str(place / "lib")],
         "CXXFLAGS": ["-O0", "-g0", "-w"],
     }
@@ -116,7 +124,7 @@ def make_go_nvml(version: str, place: Path, build: Path) -> None:
     del build
     source = place / "source"
     source.mkdir()
-    shutil.copy2(TOP / "tests" / "clients" / "programs" / "nvml_work.go", source / "main.go")
+    shutil.copy2(GO_PROGRAM, source / "main.go")
     module = "github.com/NVIDIA/go-nvml"
     (source / "go.mod").write_text(f"module client\n\ngo 1.21\n\nrequire {module} v{version}\n")
     call("go", "build", "-mod=mod", "-o", place / "program", ".", cwd=source)
@@ -130,6 +138,35 @@ MAKERS: Final[dict[str, Callable[[str, Path, Path], None]]] = {
 }
 
 
+def kept(name: str, version: str) -> Path:
+    """Return where a client that was made of the same is kept, or would be."""
+    digest = hashlib.sha256(f"{sys.version} {platform.platform()}".encode())
+    for file in (Path(__file__), GO_PROGRAM, CUDA / "cuda.h"):
+        digest.update(hashlib.sha256(file.read_bytes()).digest())
+    return CACHE / f"{name}-{version}-{digest.hexdigest()[:16]}"
+
+
+def keep(place: Path, there: Path) -> None:
+    """Keep what was made, whole or not at all; where it cannot be, the next checkout makes it again."""
+    with contextlib.suppress(OSError, shutil.Error):
+        CACHE.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=CACHE, ignore_cleanup_errors=True) as making:
+            copy = shutil.copytree(place, Path(making) / "client", symlinks=True)
+            copy.rename(there)  # fails where another session was first
+
+
+def make(name: str, version: str, place: Path, build: Path) -> None:
+    """Take a client from where it is kept, or make it and keep it."""
+    there = kept(name, version)
+    if there.is_dir():
+        shutil.copytree(there, place, symlinks=True)
+        return
+    place.mkdir(parents=True)
+    print(f"building client {name} {version}", flush=True)
+    MAKERS[name](version, place.absolute(), build)
+    keep(place, there)
+
+
 def main(build: Path) -> int:
     """Make whatever is not there yet; 0 also where a client had to be left out."""
     for name, version in pins().items():
@@ -137,10 +174,8 @@ def main(build: Path) -> int:
         if (place / "made").exists():
             continue
         shutil.rmtree(place, ignore_errors=True)
-        place.mkdir(parents=True)
-        print(f"building client {name} {version}", flush=True)
         try:
-            MAKERS[name](version, place.absolute(), build)
+            make(name, version, place, build)
         except (OSError, subprocess.CalledProcessError) as error:
             said = getattr(error, "stderr", None) or str(error)
             print(f"clients: {name} is left out: {said.strip()[-500:]}", file=sys.stderr)
