@@ -9,6 +9,7 @@ not fit (ShareRefused), or a grant is asked for that was never promised (GrantEr
 from __future__ import annotations
 
 from bisect import insort
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from partage.model.ask import PodAsk
     from partage.model.grant import Grant
     from partage.scheduler.facts import NodeFacts, PodFacts
+    from partage.scheduler.index import Entry
 
 RESERVED_S: Final = 30.0  # how long a reservation waits for its bind
 _LAST: Final = 1 << 62  # what is reserved has no grant yet and goes after all that have one
@@ -46,6 +48,16 @@ class Promises(Protocol):
         """Take note that a reservation was given back."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Passed:
+    """What `filter` returned last, for `rank`: the list itself, and the nodes that fit and were not asked about."""
+
+    names: list[str]
+    entry: Entry
+    seen: int
+    rest: set[str]
+
+
 class Books:
     """All nodes and pods. `promises` hears of every reservation, and may refuse it."""
 
@@ -59,7 +71,7 @@ class Books:
         self._reservations = Reservations()
         self._claims: set[str] = set()
         self._index = Index(self._nodes)
-        self._passed: tuple[Sequence[str], set[str]] = (), set()  # what `filter` returned last, for `rank`
+        self._passed: _Passed | None = None
         self.promises: Promises | None = None
 
     # ---- what the API says ----
@@ -113,17 +125,17 @@ class Books:
                 known[name] = found
             if isinstance(found, Placement) is not (name in fitting):
                 fitting = fitting ^ {name}
-        asked = list(self._nodes if names is None else names)
-        wanted = set(asked)
-        if len(wanted) < len(asked):
-            asked = unique(asked)
+        passed = list(self._nodes if names is None else names)
+        rest = fitting.difference(passed)
+        count = len(fitting) - len(rest)
         refused: list[str] = []
-        if not wanted <= fitting:
-            refused = [name for name in asked if name not in fitting]
-            asked = [name for name in asked if name in fitting]
-            wanted.difference_update(refused)
-        self._passed = asked, wanted
-        return Filtered(asked, Refusals(self._index, entry, refused, known))
+        if len(passed) > count:
+            refused = [name for name in passed if name not in fitting]
+            passed = [name for name in passed if name in fitting]
+        if len(passed) > count:
+            passed = unique(passed)
+        self._passed = _Passed(passed, entry, entry.seen, rest) if fitting is entry.fitting else None
+        return Filtered(passed, Refusals(self._index, entry, refused, known))
 
     def rank(self, ask: PodAsk, names: Sequence[str], most: int | None = None) -> list[tuple[str, int]]:
         """Return those of these nodes that fit with 0 to 10 points, the best, which alone has 10, first.
@@ -131,10 +143,8 @@ class Books:
         `most`: only so many of them.
         """
         plan = plan_of(ask.shape, self._defaults)
-        passed, wanted = self._passed
-        if passed is not names:
-            wanted = set(names)
         entry = self._index.entry(plan)
+        wanted = self._wanted(names, entry)
         own = self._own_nodes(ask.uid)
         if own:
             order = [key for key in entry.ranked(self._nodes) if key[-1] not in own]
@@ -146,7 +156,14 @@ class Books:
         best = list(islice((name for name in self._index.ordered(entry) if name in wanted), most))
         if most is None or len(best) < most:
             return steps(best, len(best))
-        return steps(best, len(wanted) if wanted <= entry.fitting else len(wanted & entry.fitting))
+        return steps(best, len(wanted if wanted is entry.fitting else wanted & entry.fitting))
+
+    def _wanted(self, names: Sequence[str], entry: Entry) -> set[str]:
+        """Return names as a set, not to be changed; those that `filter` returned just now are known as one."""
+        last = self._passed
+        if last is None or last.names is not names or last.entry is not entry or last.seen != entry.seen:
+            return set(names)
+        return entry.fitting - last.rest if last.rest else entry.fitting
 
     def why(self, ask: PodAsk) -> Verdicts:
         """Return what every node and every card says to the pod."""

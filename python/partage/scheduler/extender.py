@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from partage.devices.ask import read_ask
 from partage.model import AskError, PartageError, ShareRefused
 from partage.model.grant import encode_grant
 from partage.model.reasons import Code
@@ -37,6 +36,7 @@ from partage.scheduler.protocol import (
     read_node,
 )
 from partage.scheduler.quota.feed import QuotaRefused
+from partage.scheduler.reader import Reader
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -103,7 +103,7 @@ class Extender:
         self._tell = tell
         self._clock = clock
         self._term = term
-        self._options = options
+        self._reader = Reader(options)
         self._asks: OrderedDict[str, PodAsk | None] = OrderedDict()
         self._last_bound_at = 0
         self._scores: dict[str, int] = {}
@@ -294,7 +294,7 @@ class Extender:
     def _read(self, pod: PodView) -> PodAsk | None:
         """Return what a pod asks for and keep it until the pod is bound or gone."""
         uid = pod.metadata.uid or ""
-        ask = read_ask(pod, self._options)
+        ask = self._reader.read(pod)
         self._asks[uid] = ask
         if len(self._asks) > ASKS_MAX:
             old, _ = self._asks.popitem(last=False)

@@ -72,6 +72,7 @@ async def _serve(settings: Settings) -> None:
             audit_s=settings.books.audit_seconds,
             tells_success=settings.placed_events,
             schedulers=frozenset(settings.schedulers),
+            settle=settle,
         )
         service = SchedulerService(leader, world, patience_s=settings.extender.patience_seconds)
         extender, metrics = settings.extender, settings.metrics
@@ -81,6 +82,16 @@ async def _serve(settings: Settings) -> None:
             tasks.create_task(_bound(serve(app, extender), "extender", extender.port), name="extender")
             if metrics.port:
                 tasks.create_task(_bound(serve_pages(service, metrics), "metrics", metrics.port), name="pages")
+
+
+def settle() -> None:
+    """Look for garbage among all that there is, an earlier term's too, and never again among what is left.
+
+    With ten thousand pods that takes as long as a hundred questions, and would come in the midst of them.
+    """
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
 
 
 async def _bound(serving: Coroutine[object, object, None], section: str, port: int) -> None:

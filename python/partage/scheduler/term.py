@@ -46,7 +46,10 @@ log = structlog.get_logger("partage.scheduler")
 
 
 class World:
-    """What every term is made of: the API server, the clock, and what an administrator decided."""
+    """What every term is made of: the API server, the clock, and what an administrator decided.
+
+    `settle`: called once a term knows everything, before it answers anybody.
+    """
 
     def __init__(  # noqa: PLR0913 -- all are named
         self,
@@ -61,6 +64,7 @@ class World:
         audit_s: float,
         tells_success: bool,
         schedulers: frozenset[str] = frozenset({names.SCHEDULER}),
+        settle: Callable[[], object] = lambda: None,
     ) -> None:
         self.client = client
         self.poster = poster
@@ -72,6 +76,7 @@ class World:
         self.audit_s = audit_s
         self.tells_success = tells_success
         self.schedulers = schedulers
+        self.settle = settle
 
 
 @dataclass(frozen=True, slots=True)
