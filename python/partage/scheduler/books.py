@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import insort
 from dataclasses import dataclass
-from itertools import islice
+from itertools import filterfalse, islice
 from typing import TYPE_CHECKING, Final, Protocol
 
 from partage.model.errors import GrantError, ShareRefused
@@ -130,8 +130,8 @@ class Books:
         count = len(fitting) - len(rest)
         refused: list[str] = []
         if len(passed) > count:
-            refused = [name for name in passed if name not in fitting]
-            passed = [name for name in passed if name in fitting]
+            fits_there = fitting.__contains__
+            refused, passed = list(filterfalse(fits_there, passed)), list(filter(fits_there, passed))
         if len(passed) > count:
             passed = unique(passed)
         self._passed = _Passed(passed, entry, entry.seen, rest) if fitting is entry.fitting else None

@@ -74,7 +74,7 @@ class Entry:
             self._tally = None
             rows = question.fitting()
             self._refused = question.refused
-        self.fitting = {sweep.names[row] for row in rows}
+        self.fitting = set(map(sweep.names.__getitem__, rows))
         if self.ranker.has_links:  # these numbers are at hand now
             key = self.ranker.key
             self._keys = {sweep.names[row]: key(sweep.states[row], self._masks(row)) for row in rows}

@@ -49,6 +49,7 @@ class Sweep:
         self.kinds: list[CardKind] = []
         self.version = 0  # grows whenever a number changes
         self._numbers: dict[int, int] = {}  # id of a kind, which its owner keeps for ever, -> number
+        self._models: dict[int, list[int]] = {}  # model of nodes -> numbers of its kinds
         self._clear()
 
     def _clear(self) -> None:
@@ -76,10 +77,9 @@ class Sweep:
         for name in stale:
             row, state = self._row[name], nodes[name]
             start, end = self.spans[row]
-            kind, memory, cores, seats = self._numbers_of(state)
-            self.kind[start:end], self.memory[start:end] = kind, memory
-            self.cores[start:end], self.seats[start:end] = cores, seats
-            self.block[start:end] = blocks_of(state)
+            memory, cores, block = _numbers_of(state)
+            self.kind[start:end], self.memory[start:end] = self._kinds_of(state), memory
+            self.cores[start:end], self.seats[start:end], self.block[start:end] = cores, state.seats, block
             self.best[row] = _best_of(memory, cores)
             for resource, left in self._left.items():
                 left[row] = _left_of(state, resource)
@@ -107,7 +107,7 @@ class Sweep:
         return end - start == len(state.kinds)
 
     def _append(self, name: str, state: NodeState) -> None:
-        kind, memory, cores, seats = self._numbers_of(state)
+        kind, (memory, cores, block) = self._kinds_of(state), _numbers_of(state)
         self._row[name] = len(self.states)
         self.states.append(state)
         self.names.append(name)
@@ -115,18 +115,16 @@ class Sweep:
         self.kind += kind
         self.memory += memory
         self.cores += cores
-        self.seats += seats
-        self.block += blocks_of(state)
+        self.seats += state.seats
+        self.block += block
         self.best.append(_best_of(memory, cores))
 
-    def _numbers_of(self, state: NodeState) -> tuple[list[int], list[int], list[int], list[int]]:
-        is_open = state.facts is not None and state.facts.ready
-        memory = [
-            free if is_open and seats > 0 and not (state.closed and uuid in state.closed) else -1
-            for free, seats, uuid in zip(state.memory, state.seats, state.uuids, strict=True)
-        ]
-        cores = [free if tenants else EMPTY for free, tenants in zip(state.cores, state.tenants, strict=True)]
-        return [self._number(kind) for kind in state.kinds], memory, cores, state.seats[:]
+    def _kinds_of(self, state: NodeState) -> list[int]:
+        """Return the numbers of its cards' kinds, which all nodes of a model have."""
+        found = self._models.get(state.model)
+        if found is None:
+            found = self._models[state.model] = [self._number(kind) for kind in state.kinds]
+        return found
 
     def _number(self, kind: CardKind) -> int:
         number = self._numbers.get(id(kind))
@@ -136,12 +134,18 @@ class Sweep:
         return number
 
 
-def blocks_of(state: NodeState) -> list[int]:
-    """Return for each card of a node the number of the code with which it refuses every share, 0: of none."""
-    return [
-        UNKNOWN_USE if state.closed and uuid in state.closed else NO_SEAT if seats < 1 else 0
+def _numbers_of(state: NodeState) -> tuple[list[int], list[int], list[int]]:
+    """Return of each card of a node: memory, cores, and the number of the code with which it refuses every share."""
+    cores = [free if tenants else EMPTY for free, tenants in zip(state.cores, state.tenants, strict=True)]
+    is_open = state.facts is not None and state.facts.ready
+    if is_open and not state.closed and min(state.seats, default=0) > 0:
+        return state.memory, cores, [0] * len(cores)
+    block = [
+        UNKNOWN_USE if uuid in state.closed else NO_SEAT if seats < 1 else 0
         for seats, uuid in zip(state.seats, state.uuids, strict=True)
     ]
+    memory = [free if is_open and not code else -1 for free, code in zip(state.memory, block, strict=True)]
+    return memory, cores, block
 
 
 def _best_of(memory: Sequence[int], cores: Sequence[int]) -> tuple[int, int]:
