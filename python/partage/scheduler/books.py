@@ -9,7 +9,7 @@ not fit (ShareRefused), or a grant is asked for that was never promised (GrantEr
 from __future__ import annotations
 
 from bisect import insort
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import filterfalse, islice
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -210,7 +210,7 @@ class Books:
 
     def inherit(self, held: Reservation) -> None:
         """Keep a place that earlier books had promised, whatever else is promised there by now."""
-        self._reservations.put(held)
+        self._reservations.put(replace(held, stamp=-1))  # its stamp was of those books' node
         self._put(held.ask.uid, held.node, _reserved(held.ask, held.placement))
 
     def release(self, uid: str) -> None:
