@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from partage.admission.decide import decide
 from partage.admission.options import WRITER, AdmissionOptions
-from partage.admission.review import ReviewError, decode_review
+from partage.admission.review import Answer, ReviewError, decode_review
 from partage.devices.ask import read_ask
 from partage.devices.requests import AskOptions
 from tests.admission.support import Json, admitted, ask, container, pod_of, review_of
@@ -295,6 +296,39 @@ def test_privileged_containers_and_shares(place: str) -> None:
     assert (answer.allowed, answer.code, answer.patch) == (False, 422, ())
     assert "privileged; a pod with shares has no privileged container" in answer.message
     assert ask(pod_of(other)).allowed, "without shares it is not our business"
+
+
+def debugged(*containers: Json, before: tuple[Json, ...] = (), share: bool = True, **spec: Any) -> Answer:
+    """Return the answer to somebody who adds ephemeral containers to a pod that runs."""
+    meta = {"annotations": {"partage.io/grant": "{}"}} if share else {}
+    pod = pod_of(container(limits={GPU: 1, MEMORY: 1} if share else None), meta=meta, nodeName="n1", **spec)
+    old, new = copy.deepcopy(pod), copy.deepcopy(pod)
+    old["spec"]["ephemeralContainers"] = list(before)
+    new["spec"]["ephemeralContainers"] = [*before, *containers]
+    return ask(new, operation="UPDATE", subResource="ephemeralcontainers", oldObject=old)
+
+
+def test_ephemeral_containers_and_shares() -> None:
+    """C062, C063 (K09, K20): `kubectl debug` shows nobody a card; whoever may do that is no writer of grants."""
+    loud = {"name": "d", "securityContext": {"privileged": True}}
+    answer = debugged(loud)
+    assert (answer.allowed, answer.code, answer.patch) == (False, 403, ())
+    assert "ephemeral container d: privileged; a pod with shares has no privileged" in answer.message
+    assert debugged(loud, share=False).allowed
+    assert debugged({"name": "e"}, before=(loud,)).allowed, "what is there cannot be changed"
+    admin = {"name": "d", "securityContext": {"capabilities": {"add": ["SYS_ADMIN"]}}}
+    assert "capability SYS_ADMIN" in debugged(admin).message
+    assert debugged({"name": "d", "securityContext": {"capabilities": {"add": ["SYS_PTRACE"]}}}).allowed
+    none = {"name": VISIBLE, "value": "none"}
+    assert debugged({"name": "d"}).patch == ({"op": "add", "path": "/spec/ephemeralContainers/0/env", "value": [none]},)
+    by_hand = {"name": "e", "env": [{"name": VISIBLE, "value": "all"}]}
+    replaced = ({"op": "replace", "path": "/spec/ephemeralContainers/1/env/0", "value": none},)
+    assert debugged(by_hand, before=(loud,), share=False).patch == replaced
+    assert debugged({"name": "d"}, share=False).patch == ()
+    waiting = pod_of(container(limits={GPU: 1}), ephemeralContainers=[loud])
+    for name, allowed in (("partage-scheduler", False), ("volcano", True)):
+        waiting["spec"]["schedulerName"] = name
+        assert ask(waiting, operation="UPDATE", subResource="ephemeralcontainers").allowed is allowed
 
 
 @pytest.mark.parametrize(

@@ -211,6 +211,28 @@ def test_who_names_cards_by_hand_gets_none(site: Site) -> None:
     assert site.create(body)["spec"]["containers"][0]["env"] == [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"}]
 
 
+def test_who_debugs_a_pod_with_a_share_sees_no_card(site: Site) -> None:
+    """C062, C063 (K09, K20): by `kubectl debug`, which changes a pod through a door of its own."""
+
+    def debug(name: str, **fields: Any) -> Json:
+        added = {"name": "debug", "image": "none", "terminationMessagePolicy": "File", **fields}
+        body = {"spec": {"ephemeralContainers": [added]}}
+        found = site.tenant.patch("pods", name, body, "tenant", sub="ephemeralcontainers")
+        return found["spec"]["ephemeralContainers"][0]
+
+    name = site.create(probe({GPU: 1, MEMORY: 1}))["metadata"]["name"]
+    with pytest.raises(RefusedError, match="ephemeral container debug: privileged"):
+        debug(name, securityContext={"privileged": True})
+    assert debug(name)["env"] == [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"}]
+    plain = site.create(probe())["metadata"]["name"]
+    by_hand = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
+    assert debug(plain, env=by_hand)["env"] == [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"}]
+    before = _asked(site)
+    other = site.create(probe())["metadata"]["name"]
+    assert debug(other, securityContext={"privileged": True})["securityContext"] == {"privileged": True}
+    assert _asked(site) == before, "the API server asked about it"
+
+
 @pytest.mark.parametrize("annotation", [GRANT, TWIN])
 def test_forged_grants_with_the_webhook_up(site: Site, annotation: str) -> None:
     """Denied by us where we are asked first; by the policy where not (system namespaces)."""

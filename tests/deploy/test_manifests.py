@@ -212,7 +212,8 @@ def test_no_pod_waits_for_the_webhook() -> None:
         assert hook["sideEffects"] == "None"
         assert hook["timeoutSeconds"] <= 5
         assert hook["clientConfig"]["service"]["path"] == path
-        assert [rule["operations"] for rule in hook["rules"]] == [["CREATE"]]
+        asked = [(rule["operations"], rule["resources"]) for rule in hook["rules"]]
+        assert asked == [(["CREATE"], ["pods"]), (["UPDATE"], ["pods/ephemeralcontainers"])]
         left_out = {each["key"]: set(each["values"]) for each in hook["namespaceSelector"]["matchExpressions"]}
         assert {"kube-system", names.NAMESPACE} <= left_out["kubernetes.io/metadata.name"]
         assert left_out[names.HAMI_IGNORE] == {"ignore"}

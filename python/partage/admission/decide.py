@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from partage.admission.added import patch_of_added, problems_of_added
 from partage.admission.mutate import hide_by_hand, mutate
-from partage.admission.review import CREATE, Answer, Request, ReviewError
-from partage.admission.validate import already_placed, escaping, forged, warnings_of
+from partage.admission.review import CREATE, EPHEMERAL, Answer, Request, ReviewError
+from partage.admission.validate import already_placed, escaping, forged, left_alone, warnings_of
 from partage.devices.ask import asks_for_shares, read_pod
-from partage.model import AskError, names
-from partage.model.pod import DEFAULT_SCHEDULER, PodView
+from partage.model import AskError
+from partage.model.pod import PodView
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,13 +35,20 @@ def decide(request: Request, options: AdmissionOptions, *, changes: bool = True)
 
     Raises ReviewError for an object that is no pod.
     """
-    if request.operation != CREATE:
-        return Answer()
-    pod = _pod_of(request)
+    if request.sub_resource == EPHEMERAL:
+        return _added(request, options, changes=changes)
+    if request.operation == CREATE:
+        return _created(request, options, changes=changes)
+    return Answer()
+
+
+def _created(request: Request, options: AdmissionOptions, *, changes: bool) -> Answer:
+    """Return what is to be done with a new pod."""
+    pod = _pod_of(request, request.object)
     written = list(forged(pod, request.user_info.username, options))
     if written:
         return _refusal(pod, written, _FORBIDDEN)
-    other = _left_alone(pod, options) if asks_for_shares(pod) else ""
+    other = left_alone(pod, options) if asks_for_shares(pod) else ""
     if other:
         return Answer(patch=hide_by_hand(pod, options) if changes else (), warnings=(other,))
     try:
@@ -54,31 +62,26 @@ def decide(request: Request, options: AdmissionOptions, *, changes: bool = True)
     return Answer(patch=patch, warnings=tuple(warnings_of(pod)) if reading else ())
 
 
-def _pod_of(request: Request) -> PodView:
+def _added(request: Request, options: AdmissionOptions, *, changes: bool) -> Answer:
+    """Return what is to be done with ephemeral containers that somebody adds to a pod."""
+    pod = _pod_of(request, request.object)
+    before = PodView() if bytes(request.old_object) == b"null" else _pod_of(request, request.old_object)
+    problems = list(problems_of_added(pod, before, options))
+    if problems:
+        return _refusal(pod, problems, _FORBIDDEN)
+    return Answer(patch=patch_of_added(pod, before, options) if changes else ())
+
+
+def _pod_of(request: Request, thing: msgspec.Raw) -> PodView:
     """Return the pod in question, in the namespace of the question: an object from `kubectl` may not say it."""
     try:
-        pod = _POD.decode(request.object)
+        pod = _POD.decode(thing)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise ReviewError(f"its object is no pod: {error}") from error
     meta = pod.metadata
     if meta.namespace or not request.namespace:
         return pod
     return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(meta, namespace=request.namespace))
-
-
-def _left_alone(pod: PodView, options: AdmissionOptions) -> str:
-    """Return why a pod that asks for shares is left as it is, nothing where it is not."""
-    if (pod.metadata.labels or {}).get(names.HAMI_IGNORE) == "ignore":
-        return (
-            f"{pod.subject} is labelled {names.HAMI_IGNORE}=ignore: it gets no grant, and its containers do not start"
-        )
-    ours = {options.scheduler, *options.also_known_as, *((DEFAULT_SCHEDULER,) if options.take_over_default else ())}
-    if pod.scheduler in ours:
-        return ""
-    return (
-        f"{pod.subject} asks for shares, but schedulerName is {pod.scheduler}: left alone; only {options.scheduler} "
-        "gives shares, without its grant the containers do not start; leave schedulerName out"
-    )
 
 
 def _refusal(pod: PodView, problems: Iterable[Problem], why: tuple[int, str]) -> Answer:

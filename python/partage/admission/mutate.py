@@ -66,7 +66,9 @@ def mutate(pod: PodView, reading: Reading | None, options: AdmissionOptions) -> 
     for container, _, path in pod.each():
         found = places.get(path)
         if options.hide_cards:
-            _hide_cards(patch, container, path, alone=bool(shared) and path not in shared and not _has_cards(container))
+            hide_cards(
+                patch, container, path, alone=bool(shared) and path not in shared and not asks_for_cards(container)
+            )
         if found is not None:
             _resources(patch, found)
             _environment(patch, pod, found, options)
@@ -78,8 +80,8 @@ def hide_by_hand(pod: PodView, options: AdmissionOptions) -> tuple[dict[str, obj
     """Return what a pod that is otherwise left alone gets: no card by hand, where a container asks for none either."""
     patch = Patch()
     for container, _, path in pod.each():
-        if options.hide_cards and not _has_cards(container):
-            _hide_cards(patch, container, path, alone=False)
+        if options.hide_cards and not asks_for_cards(container):
+            hide_cards(patch, container, path, alone=False)
     return tuple(patch.operations)
 
 
@@ -173,7 +175,7 @@ def _is_distributed(pod: PodView) -> bool:
     return not (DISTRIBUTED.isdisjoint(meta.labels or ()) and DISTRIBUTED.isdisjoint(meta.annotations or ()))
 
 
-def _hide_cards(patch: Patch, container: ContainerView, path: str, *, alone: bool) -> None:
+def hide_cards(patch: Patch, container: ContainerView, path: str, *, alone: bool) -> None:
     """Tell a container of no card: one that names cards by itself, and (`alone`) one that has no share.
 
     A container with a share is told of its cards by the agent. A privileged one sees all of them anyway.
@@ -187,7 +189,7 @@ def _hide_cards(patch: Patch, container: ContainerView, path: str, *, alone: boo
         patch.append(f"{path}/env", container.env, {"name": VISIBLE, "value": "none"})
 
 
-def _has_cards(container: ContainerView) -> bool:
+def asks_for_cards(container: ContainerView) -> bool:
     """Whether it asks for a card of NVIDIA's by whatever resource: who serves that one tells it of its card."""
     resources = container.resources
     asked = {**(resources.requests or {}), **(resources.limits or {})} if resources else {}

@@ -14,6 +14,7 @@ import msgspec
 API_VERSION: Final = "admission.k8s.io/v1"
 KIND: Final = "AdmissionReview"
 CREATE: Final = "CREATE"
+EPHEMERAL: Final = "ephemeralcontainers"
 NAME_MAX: Final = 253
 
 
@@ -36,7 +37,10 @@ class Resource(msgspec.Struct, frozen=True):
 
 
 class Request(msgspec.Struct, frozen=True, rename="camel"):
-    """The question. `object` is undecoded: what it is comes first. `sub_resource` is empty for the object itself."""
+    """The question. `object` and `old_object` are undecoded: what they are comes first.
+
+    `sub_resource` is empty for the object itself.
+    """
 
     uid: str
     resource: Resource = Resource()
@@ -46,6 +50,7 @@ class Request(msgspec.Struct, frozen=True, rename="camel"):
     operation: str = CREATE
     user_info: User = User()
     object: msgspec.Raw = msgspec.Raw(b"null")
+    old_object: msgspec.Raw = msgspec.Raw(b"null")
 
 
 class Review(msgspec.Struct, frozen=True, rename="camel"):
@@ -101,7 +106,8 @@ def decode_review(body: bytes) -> Request:
     if (review.api_version, review.kind) != (API_VERSION, KIND):
         raise ReviewError(f"{review.api_version} {review.kind}; this webhook answers {API_VERSION} {KIND}")
     request = review.request
-    if (request.resource.group, request.resource.resource) != ("", "pods") or request.sub_resource:
+    known = request.sub_resource in {None, "", EPHEMERAL}
+    if (request.resource.group, request.resource.resource) != ("", "pods") or not known:
         what = "/".join(filter(None, (request.resource.group, request.resource.resource, request.sub_resource)))
         raise ReviewError(f"about {what or 'nothing'}; this webhook answers for pods")
     if not request.uid or len(request.uid) > NAME_MAX:

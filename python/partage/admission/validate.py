@@ -12,15 +12,17 @@ from typing import TYPE_CHECKING, Final
 from partage.model import Problem, names
 from partage.model.errors import cut
 from partage.model.names import GRANT
+from partage.model.pod import DEFAULT_SCHEDULER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from partage.admission.options import AdmissionOptions
-    from partage.model.pod import PodView
+    from partage.model.pod import ContainerView, PodView
 
 MIRROR: Final = "kubernetes.io/config.mirror"  # what kubelet shows of a pod that it has from a file
 NAMED_MAX: Final = 8  # annotations of one answer: a pod may have a hundred thousand, and others wait meanwhile
+STEP: Final = "drop it, or run what needs it in a pod without shares"
 _UNCONFINED: Final = frozenset({"ALL", "SYS_ADMIN"})
 #: Annotations of ours that a pod may have; the grant is another matter.
 KNOWN: Final = frozenset(
@@ -65,18 +67,36 @@ def escaping(pod: PodView, options: AdmissionOptions) -> Iterator[Problem]:
     """
     if not options.confined:
         return
-    step = "drop it, or run what needs it in a pod without shares"
     if pod.spec.host_pid:
-        yield Problem("spec.hostPID", "true", "a pod with shares sees its own processes only", step)
+        yield Problem("spec.hostPID", "true", "a pod with shares sees its own processes only", STEP)
     for container, _, _ in pod.each():
-        security, where = container.security_context, f"container {container.name}"
-        if security is None:
-            continue
-        capabilities = security.capabilities.add if security.capabilities else None
-        added = {name.upper().removeprefix("CAP_") for name in capabilities or ()}
-        for name in sorted(added & _UNCONFINED):
-            accepted = "a pod with shares cannot mount over what holds its limits"
-            yield Problem(where, f"capability {name}", accepted, step)
+        yield from unconfined(container, f"container {container.name}", options)
+
+
+def unconfined(container: ContainerView, where: str, options: AdmissionOptions) -> Iterator[Problem]:
+    """Yield the capabilities by which a container gets out of the pod's shares, where pods are to be confined."""
+    security = container.security_context
+    if not options.confined or security is None or security.capabilities is None:
+        return
+    added = {name.upper().removeprefix("CAP_") for name in security.capabilities.add or ()}
+    for name in sorted(added & _UNCONFINED):
+        accepted = "a pod with shares cannot mount over what holds its limits"
+        yield Problem(where, f"capability {name}", accepted, STEP)
+
+
+def left_alone(pod: PodView, options: AdmissionOptions) -> str:
+    """Return why a pod that asks for shares is left as it is, nothing where it is not."""
+    if (pod.metadata.labels or {}).get(names.HAMI_IGNORE) == "ignore":
+        return (
+            f"{pod.subject} is labelled {names.HAMI_IGNORE}=ignore: it gets no grant, and its containers do not start"
+        )
+    ours = {options.scheduler, *options.also_known_as, *((DEFAULT_SCHEDULER,) if options.take_over_default else ())}
+    if pod.scheduler in ours:
+        return ""
+    return (
+        f"{pod.subject} asks for shares, but schedulerName is {pod.scheduler}: left alone; only {options.scheduler} "
+        "gives shares, without its grant the containers do not start; leave schedulerName out"
+    )
 
 
 def already_placed(pod: PodView) -> Iterator[Problem]:
