@@ -4,10 +4,11 @@ A leader that was frozen in the midst of a bind may finish it whenever it wakes,
 way knows nothing of it. The policy of deploy/policies/terms.yaml refuses a grant of an earlier term than the Lease's;
 the API server reads the Lease by a watch of its own, a moment after it changed hands. So a new term asks first, before
 it lists anything: it posts a grant of the term before its own, as a dry run for a pod that does not exist, until that
-is refused for its term. From then on no promise of an earlier term can appear that the list has not.
+is refused for its term. From then on that API server takes no promise of an earlier term; what it took before, the list
+has. Others beside it, where there are several, are the same moment behind.
 
 Called by the term. What can go wrong: nobody refuses (the policy is not installed), or nobody answers: said once in the
-log, and the term goes on; the nodes' agents refuse the later of two grants that do not go together.
+log, and the term goes on. Of two grants that do not go together a node's agent refuses the later, whatever happens.
 """
 
 from __future__ import annotations
