@@ -414,3 +414,36 @@ def test_the_policies_are_well_typed(site: Site) -> None:
                 what="checked",
             )
             assert policy["status"]["typeChecking"] == {}, name
+
+
+# ---- terms -----------------------------------------------------------------------------------------------------------
+
+
+def test_k15_a_scheduler_of_an_earlier_term_writes_no_grant(site: Site) -> None:
+    """By bind or by resize; what is no grant it may write."""
+
+    def bind(term: int) -> str:
+        name = site.new()
+        site.scheduler.post("pods", name, "binding", binding_of(name, {GRANT: f'{{"term":{term}}}'}), "tenant")
+        return name
+
+    def resize(name: str, text: str) -> None:
+        site.scheduler.patch("pods", name, {"metadata": {"annotations": {GRANT: text}}}, "tenant")
+
+    bind(4)  # without a Lease there is nothing to compare
+    lease = {"metadata": {"name": "partage-scheduler"}, "spec": {"leaseTransitions": 5}}
+    site.admin.create("leases.coordination.k8s.io", lease, SYSTEM)
+    try:
+        end = time.monotonic() + 60
+        while not _is_denied(lambda: bind(4)):  # the API server takes a moment to see it
+            assert time.monotonic() < end, "the Lease is not seen after a minute"
+            time.sleep(0.1)
+        denied(
+            lambda: bind(4), "partage-terms", "written in term 4", "Lease partage-system/partage-scheduler is in term 5"
+        )
+        name = bind(5)
+        denied(lambda: resize(name, '{"resizedIn":4,"term":5}'), "written in term 4")
+        resize(name, '{"resizedIn":6,"term":3}')
+        site.scheduler.patch("pods", name, {"metadata": {"annotations": {"example.com/any": "x"}}}, "tenant")
+    finally:
+        site.admin.delete("leases.coordination.k8s.io", "partage-scheduler", SYSTEM)
