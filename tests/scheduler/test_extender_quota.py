@@ -6,7 +6,9 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from lightkube.resources.core_v1 import ResourceQuota
 
+from partage.kube import Change, Key
 from partage.model.units import GI, MI
 from partage.scheduler.quota.feed import UNSEEN_S
 from partage.scheduler.quota.limits import Limit
@@ -119,3 +121,24 @@ def test_k21_a_pod_that_was_deleted_unplaced_does_not_count_whoever_keeps_it() -
     pod["metadata"]["deletionTimestamp"] = "2026-11-30T00:00:00Z"
     made.duties.quotas.set_pod(msgspec.convert(pod, WatchedPod))
     assert used(made) == 0
+
+
+def test_k21_a_namespace_without_quotas_is_forgotten_and_counted_anew_where_one_comes_again() -> None:
+    made = Desk(node("a", 1))
+    feed = made.duties.quotas
+
+    def quota(kind: str) -> None:
+        whole = {"metadata": {"name": "q", "namespace": "default"}, "spec": {"hard": {MEMORY: "10k"}}}
+        quota = ResourceQuota.from_dict(whole)
+        feed.quota_changed(Change(kind, Key("uid-q", "default", "q", "1"), quota))  # type: ignore[arg-type]
+
+    quota("added")
+    pod = msgspec.convert(made.pod("p", memory=6000), WatchedPod)
+    made.duties._watch.pods._tell(made.duties._watch.pods._store.put(pod))
+    assert used(made) == 6000
+    quota("deleted")
+    assert (feed.book.knows("uid-p"), list(feed.book.limits()), len(feed.book._rooms)) == (False, [], 0)
+    assert made.filter(made.pod("large", memory=20_000)) == ["a"], "nobody limits it"
+    quota("added")
+    assert used(made) == 6000
+    assert made.filter(made.pod("late", memory=5000)) == []

@@ -3,26 +3,39 @@ card is promised twice by them, and the same facts in any order, as after a rest
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from partage.model import ShareRefused
 from partage.model.ask import PodAsk
-from partage.model.node_devices import SafeMode
+from partage.model.need import Role
+from partage.model.node_devices import NodeDevices, SafeMode
+from partage.model.units import GI
+from partage.scheduler.answers import Placement
 from partage.scheduler.books import Books
 from partage.scheduler.facts import NodeFacts, PodFacts
+from partage.scheduler.fits import fits
 from tests.scheduler.randoms import random_devices, random_shape
-from tests.scheduler.support import bound
+from tests.scheduler.support import ask, bound, want, whole
 
 if TYPE_CHECKING:
     from partage.scheduler.cards import NodeState
 
 NAMES = ("n0", "n1", "n2")
 SEEDS = st.integers(0, 400)
+CHANGES = ("none", "unreadable", "fewer", "replaced", "smaller", "larger", "other order", "ill")
+PROBES = (
+    ask(want(gib=4), uid="probe-0"),
+    ask(want(gib=2, cores=100, cards=2), uid="probe-1", nvlink="preferred"),
+    ask(whole(), uid="probe-2"),
+)
+PROBLEMS = {"unreadable": "no annotation"}
 
 
 def picture(books: Books) -> dict[str, Any]:
@@ -38,6 +51,27 @@ def _of(state: NodeState) -> dict[str, Any]:
         "seats": state.seats_used,
         "pods": dict(sorted(state.pods.items())),
     }
+
+
+def changed(found: NodeDevices, change: str) -> NodeDevices | None:
+    """A node's cards after something happened to them."""
+    cards = list(found.devices)
+    if change in {"none", "unreadable"}:
+        return None
+    if change == "fewer":
+        cards.pop()
+    elif change == "other order":
+        cards.reverse()
+    elif cards:
+        fields: dict[str, dict[str, Any]] = {
+            "replaced": {"uuid": cards[0].uuid + "x"},
+            "smaller": {"memory": cards[0].memory // 2, "physical": cards[0].physical // 2},
+            "larger": {"memory": cards[0].memory + GI, "physical": cards[0].physical + GI},
+            "ill": {"health": not cards[0].health},
+        }
+        cards[0] = msgspec.structs.replace(cards[0], **fields[change])
+    links = tuple(row[: len(cards)] for row in found.links[: len(cards)])
+    return msgspec.structs.replace(found, devices=tuple(cards), links=links)
 
 
 class Sequences(RuleBasedStateMachine):
@@ -109,6 +143,37 @@ class Sequences(RuleBasedStateMachine):
         self.shrunk = True
         self.books.set_node(NodeFacts(name, found, ready=is_ready, seats={"nvidia.com/gpu": 20}))
 
+    @rule(name=st.sampled_from(NAMES), change=st.sampled_from(CHANGES))
+    def its_cards_change(self, name: str, change: str) -> None:
+        state = self.books.nodes.get(name)
+        facts = None if state is None else state.facts
+        if facts is None or facts.devices is None:
+            return
+        self.shrunk = True
+        self.books.set_node(replace(facts, devices=changed(facts.devices, change), problem=PROBLEMS.get(change, "")))
+
+    @rule(ask=waiting, name=st.sampled_from(NAMES), count=st.integers(0, 3))
+    def room_is_made(self, ask: PodAsk, name: str, count: int) -> None:
+        state = self.books.nodes.get(name)
+        ending = [uid for uid, use in state.pods.items() if not use.reserved][:count] if state is not None else []
+        self.shrunk = True  # the victims are there still
+        try:
+            self.books.claim(ask, name, ending)
+        except ShareRefused:
+            assert not any(f"claim: {ask.uid}" in one.pods for one in self.books.nodes.values())
+
+    @rule(ask=waiting)
+    def room_is_given_back(self, ask: PodAsk) -> None:
+        self.books.unclaim(ask.uid)
+
+    @rule(name=st.sampled_from(NAMES), card=st.integers(0, 3), gib=st.integers(1, 90), count=st.integers(1, 2))
+    def another_scheduler_binds(self, name: str, card: int, gib: int, count: int) -> None:
+        self.count += 1
+        self.shrunk = True
+        twin = "".join(f"GPU-{name}-{card + at},NVIDIA,{gib << 10},10:" for at in range(count)) + ";"
+        pod = PodFacts(f"h{self.count}", "ns", "hami", name, twin=twin, order=(("app", Role.APP),))
+        self.books.set_pod(pod)
+
     @rule(name=st.sampled_from(NAMES))
     def a_node_goes(self, name: str) -> None:
         self.books.drop_node(name)
@@ -125,6 +190,16 @@ class Sequences(RuleBasedStateMachine):
     @invariant()
     def nothing_is_promised_twice(self) -> None:
         assert self.shrunk or self.books.overpromised() == ()
+
+    @invariant()
+    def answers_are_of_now(self) -> None:
+        probe = PROBES[self.count % len(PROBES)]
+        now = [name for name, one in self.books.nodes.items() if isinstance(fits(one, probe.shape), Placement)]
+        assert self.books.filter(probe).fitting == now
+        ranked = [name for name, _ in self.books.rank(probe, now)]
+        anew = Books()
+        anew._nodes.update(self.books.nodes)
+        assert ranked == [name for name, _ in anew.rank(probe, now)]
 
     @invariant()
     def any_order_makes_the_same(self) -> None:
@@ -144,7 +219,7 @@ class Sequences(RuleBasedStateMachine):
 
 TestSequences = Sequences.TestCase
 TestSequences.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=40, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 
 

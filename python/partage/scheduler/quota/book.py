@@ -190,9 +190,19 @@ class QuotaBook:
 
     def drop_quota(self, namespace: str, name: str) -> None:
         """Forget a quota: what it limited is limited by the others alone."""
-        if self._rooms[namespace].limits.pop(name, None) is not None:
+        if namespace in self._rooms and self._rooms[namespace].limits.pop(name, None) is not None:
             self._changed.discard((namespace, name))
             self._recounted(namespace)
+
+    def is_limited(self, namespace: str) -> bool:
+        """Whether a namespace has any quota here."""
+        return namespace in self._rooms and bool(self._rooms[namespace].limits)
+
+    def forget(self, namespace: str) -> None:
+        """Forget a namespace and its pods: nobody limits it any more. Many come and go."""
+        room = self._rooms.pop(namespace, None)
+        for uid in room.pods if room is not None else ():
+            del self._where[uid]
 
     def set_pod(self, pod: QuotaPod) -> None:
         """Take a pod as it is now; one that the API calls waiting while cards are held for it stays placed."""

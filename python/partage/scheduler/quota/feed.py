@@ -80,7 +80,7 @@ class QuotaFeed:
         self._card = card
         self._sizes = sizes
         self._warn = warn
-        self._counted: set[str] = set()  # namespaces that have, or had, quotas of ours
+        self._counted: set[str] = set()  # namespaces that have quotas of ours
         self._unseen: dict[str, float | None] = {}  # pods that the watch has not shown: since when, None: just now
 
     # ---- from the watch ----------------------------------------------------------------------------------------------
@@ -88,16 +88,23 @@ class QuotaFeed:
     def quota_changed(self, change: Change[ResourceQuota]) -> None:
         """Take a quota as it is now."""
         if change.kind == "deleted":
-            self.book.drop_quota(change.key.namespace, change.key.name)
+            self._drop_limit(change.key.namespace, change.key.name)
             return
         limit = read_limit(change.object)
         before = self.book.limit(limit.namespace, limit.name)
         for problem in limit.problems if before is None or before.problems != limit.problems else ():
             self._warn(change.object, problem)
         if not limit.hard:
-            self.book.drop_quota(limit.namespace, limit.name)
+            self._drop_limit(limit.namespace, limit.name)
             return
         self.set_limit(limit)
+
+    def _drop_limit(self, namespace: str, name: str) -> None:
+        """Forget a quota, and with a namespace's last one its pods: they are counted anew where one comes again."""
+        self.book.drop_quota(namespace, name)
+        if not self.book.is_limited(namespace):
+            self._counted.discard(namespace)
+            self.book.forget(namespace)
 
     def set_limit(self, limit: Limit) -> None:
         """Take a quota; the first one of a namespace has its pods counted."""
