@@ -265,6 +265,55 @@ def test_the_control_groups_memory_for_devices(examine):
     assert ("cgroup-no-dmem" in examine()) != there
 
 
+@pytest.mark.parametrize(
+    ("files", "found"),
+    [
+        ({"cgroup.controllers": "cpuset cpu io memory pids dmem\n"}, ("v2", True)),
+        ({"cgroup.controllers": "cpuset cpu io memory pids\n", "kubepods.slice/cpu.max": "max"}, ("v2", False)),
+        ({"memory/tasks": "", "unified/cgroup.controllers": "dmem\n"}, ("hybrid", True)),
+        ({"memory/tasks": "", "unified/cgroup.controllers": ""}, ("hybrid", False)),
+        ({"pids/tasks": ""}, ("v1", False)),
+        ({}, ("none", False)),
+    ],
+    ids=["v2-dmem", "v2", "hybrid-dmem", "hybrid", "v1", "none"],
+)
+def test_the_version_of_the_control_groups(tmp_path, files, found):
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert places.control_groups(tmp_path) == found
+
+
+POD = "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod0_1.slice/cri-containerd-0123.scope"
+MOUNTED = "{root} {point} rw,relatime - ext4 /dev/vda rw\n"
+
+
+@pytest.mark.parametrize(
+    ("groups", "root", "kinds"),
+    [
+        ("12:pids:/kubepods/besteffort/pod0-1/0123\n", "/", {"kubepods"}),
+        (f"0::{POD}\n", "/", {"kubepods", "containerd"}),
+        ("0::/\n", "/var/lib/kubelet/pods/0-1/etc-hosts", {"Kubernetes"}),
+        ("0::/../../pod0-1/0123\n", "/var/lib/kubelet/pods/0-1/etc-hosts", {"Kubernetes"}),
+        ("0::/\n", "/lib/containerd/io.containerd.grpc.v1.cri/sandboxes/0123/hostname", {"containerd"}),
+        ("0::/\n", "/var/lib/docker/containers/0123/hostname", {"docker"}),
+        ("0::/\n", "/containers/storage/overlay-containers/0123/userdata/hosts", {"podman"}),
+        ("0::/user.slice/user-0.slice/session-1.scope\n", "/", {"none"}),
+    ],
+    ids=["v1", "v2", "v2-namespace", "v2-above", "v2-containerd", "v2-docker", "v2-podman", "v2-host"],
+)
+def test_a_container_is_told_whatever_its_control_groups_say(tmp_path, monkeypatch, groups, root, kinds):
+    monkeypatch.delenv("container", raising=False)
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    monkeypatch.setattr(places, "_MARKS", {})
+    (tmp_path / "cgroup").write_text(groups)
+    volume = "/var/lib/kubelet/pods/0-1/volumes/a"
+    other = MOUNTED.format(root=volume, point=f"{volume}-subpaths")
+    mounts = [f"40 30 254:0 {MOUNTED.format(root=root, point='/etc/hosts')}", f"41 30 254:0 {other}"]
+    (tmp_path / "mountinfo").write_text("".join(mounts))
+    assert set(places.container_kind(tmp_path).split(", ")) == kinds
+
+
 def test_a_container_is_told_by_its_marks(monkeypatch):
     monkeypatch.setenv("container", "podman")
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")

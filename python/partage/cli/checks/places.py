@@ -29,6 +29,15 @@ _NCCL_NEEDS: Final = 256 * _MIB  # a few channels' buffers per process; docker's
 _FUTEX_WAITV: Final = 449  # the same number on every architecture
 _MEMBARRIER: Final = {"x86_64": 324, "aarch64": 283}
 _CGROUP: Final = Path("/sys/fs/cgroup")
+_PROC: Final = Path("/proc/self")
+_GIVEN: Final = frozenset({"/etc/hosts", "/etc/hostname", "/etc/resolv.conf"})  # that runtimes put into containers
+_MARKS: Final = {"/run/.containerenv": "podman", "/.dockerenv": "docker"}
+_FROM: Final = {
+    "/kubelet/pods/": "Kubernetes",
+    "/io.containerd.": "containerd",
+    "/docker/containers/": "docker",
+    "/overlay-containers/": "podman",
+}
 
 
 def text_of(path: Path) -> str:
@@ -70,13 +79,23 @@ def check_system() -> Iterator[Finding]:
     yield finding("partage", "partage", value)
     yield from _check_kernel()
     yield finding("container", "container", container_kind())
-    controllers = _CGROUP / "cgroup.controllers"
-    version = "v2" if controllers.exists() else "v1" if (_CGROUP / "cpu").exists() else "none"
-    if version == "v2" and "dmem" in text_of(controllers).split():
-        yield finding("cgroup", "cgroup", "v2, dmem available")
+    version, has_dmem = control_groups()
+    if has_dmem:
+        yield finding("cgroup", "cgroup", f"{version}, dmem available")
     else:
         yield finding("cgroup", "cgroup", version)
         yield finding("cgroup-no-dmem", "cgroup", f"{version}, dmem not available", "v2 with the dmem controller")
+
+
+def control_groups(top: Path = _CGROUP) -> tuple[str, bool]:
+    """Return the version of the control groups, and whether dmem is there; `hybrid`: v2 is mounted beside v1.
+
+    Nothing of ours lies in them: the agent knows a container's processes by what is mounted for them.
+    """
+    for version, second in (("v2", top), ("hybrid", top / "unified")):
+        if (second / "cgroup.controllers").is_file():
+            return version, "dmem" in text_of(second / "cgroup.controllers").split()
+    return ("v1" if any((top / kind).exists() for kind in ("cpu", "memory", "pids")) else "none"), False
 
 
 def _check_kernel() -> Iterator[Finding]:
@@ -118,15 +137,20 @@ def _has_call(number: int) -> bool:
     return bool(libc.syscall(number, 0, 0, 0, 0, 0, 0) >= 0 or ctypes.get_errno() not in (errno.ENOSYS, errno.EPERM))
 
 
-def container_kind() -> str:
-    """Return the container runtime by the marks that each leaves, `none` where there are none."""
+def container_kind(proc: Path = _PROC) -> str:
+    """Return the container runtime by the marks that each leaves, `none` where there are none.
+
+    With v2 a container sees `/` as its control group, whatever it is on the host; what is mounted for it still tells.
+    """
     named = os.environ.get("container", "")  # noqa: SIM112 -- systemd and podman write it so
-    marks = {"/run/.containerenv": "podman", "/.dockerenv": "docker"}
-    found = [kind for mark, kind in marks.items() if Path(mark).exists()]
+    found = [kind for mark, kind in _MARKS.items() if Path(mark).exists()]
     if os.environ.get("KUBERNETES_SERVICE_HOST"):
         found.append("Kubernetes")
-    groups = text_of(Path("/proc/self/cgroup"))
-    found += [kind for kind in ("kubepods", "docker", "containerd", "lxc") if kind in groups and kind not in found]
+    groups = text_of(proc / "cgroup")
+    found += [kind for kind in ("kubepods", "docker", "containerd", "lxc") if kind in groups]
+    mounts = (line.split() for line in text_of(proc / "mountinfo").splitlines())
+    sources = [words[3] for words in mounts if words[4] in _GIVEN]
+    found += [kind for mark, kind in _FROM.items() if any(mark in source for source in sources)]
     return ", ".join(dict.fromkeys(filter(None, [named, *found]))) or "none"
 
 
