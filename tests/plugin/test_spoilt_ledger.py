@@ -198,6 +198,26 @@ def test_it_is_said_once_its_pod_is_known(tmp_path: Path) -> None:
     run(go())
 
 
+def test_many_looks_at_once_leave_the_interpreter_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, steps = [10.0], []
+    hub = Hub(lambda: None, now=lambda: now[0])
+
+    def step(watched: Any, _: Any) -> None:
+        steps.append(watched.entry.name)
+        watched.due = now[0] + 5
+
+    monkeypatch.setattr(hub, "_step", step)
+    for number in range(2 * hub_room.AT_ONCE + 1):
+        watched = hub._watched[str(number)] = hub_room._Watched(HandOver(tmp_path / str(number)))
+        watched.watcher = object()  # type: ignore[assignment]
+    pauses = []
+    while not pauses or pauses[-1] < 1:
+        hub._round([])
+        pauses.append(hub._timeout() or 0.0)
+    assert pauses == [hub_room.APART_S, hub_room.APART_S, 5.0]
+    assert len(steps) == len(set(steps)) == len(hub._watched)
+
+
 def test_a_container_whose_policy_is_under_a_lease_is_watched(tmp_path: Path) -> None:
     """Its policy is corrected, or closed where its ledger is spoilt, as soon as the lease is gone."""
     entry = hand_over(tmp_path / "leased")

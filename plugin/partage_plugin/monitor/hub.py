@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 RETRY_S: Final = 1.0  # a ledger that cannot be watched
 TOGETHER_S: Final = 0.5
+AT_ONCE: Final = 8  # looks that have time; then the interpreter is others' for a moment: kubelet may wait for them
+APART_S: Final = 0.002
 _JOIN_S: Final = 10.0
 
 log = structlog.get_logger("partage.watcher")
@@ -100,6 +102,7 @@ class Hub:
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._bell, selectors.EVENT_READ)
         self._watched: dict[str, _Watched] = {}
+        self._pause = 0.0  # before the looks that were left for the next round
         self._nvml: Nvml | None = None
         self._bells = Doorbells()
         self._thread = threading.Thread(target=self._run, name="watchers", daemon=True)
@@ -156,21 +159,25 @@ class Hub:
     def _timeout(self) -> float | None:
         """Return the seconds until the first watcher has work of its own; None where none will."""
         due = min((watched.due for watched in self._watched.values()), default=math.inf)
-        return None if due == math.inf else max(0.0, due - self._now())
+        return None if due == math.inf else max(self._pause, due - self._now())
 
     def _round(self, ready: list[tuple[selectors.SelectorKey, int]]) -> None:
         rung = {key.data for key, _ in ready if key.data is not None}
-        now = self._now()
+        now, looks = self._now(), 0
         for name, watched in self._watched.items():
-            if watched.watcher is None:
-                if watched.due <= now:
-                    self._begin(watched)
-            elif name in rung:
+            if watched.watcher is not None and name in rung:
                 for key, _ in watched.watcher.selector.select(0):
                     watched.watcher.handle(key)
                 self._step(watched, watched.watcher)
             elif watched.due <= now:
-                self._step(watched, watched.watcher)
+                looks += 1
+                if looks > AT_ONCE:
+                    continue
+                if watched.watcher is None:
+                    self._begin(watched)
+                else:
+                    self._step(watched, watched.watcher)
+        self._pause = APART_S if looks > AT_ONCE else 0.0
 
     def _step(self, watched: _Watched, watcher: Watcher) -> None:
         try:

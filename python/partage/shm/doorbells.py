@@ -27,17 +27,7 @@ _WAITV: Final = 449  # the same number on all machines
 _SIZE_32: Final = 2
 _MONOTONIC: Final = 1
 _WORD: Final = struct.Struct("<I")
-
-
-class _Waiter(ctypes.Structure):
-    """struct futex_waitv."""
-
-    _fields_ = (
-        ("value", ctypes.c_uint64),
-        ("address", ctypes.c_uint64),
-        ("flags", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint32),
-    )
+_WAITER: Final = struct.Struct("=QQII")  # struct futex_waitv: value, address, flags, reserved
 
 
 class _Timespec(ctypes.Structure):
@@ -54,7 +44,7 @@ def waitv(words: list[tuple[int, int]], until: float | None) -> int:
     -EAGAIN: one of them is not its value; -EFAULT: one lies in a page that is not there any more; -ETIMEDOUT: `until`,
     seconds of CLOCK_MONOTONIC (None: never), is past.
     """
-    list_ = (_Waiter * len(words))(*(_Waiter(value, address, _SIZE_32, 0) for address, value in words))
+    list_ = b"".join([_WAITER.pack(value, address, _SIZE_32, 0) for address, value in words])
     most = None if until is None else _Timespec(int(until), int(until % 1 * 1e9))
     result = _syscall(
         ctypes.c_long(_WAITV),
