@@ -112,6 +112,17 @@ def test_a_policy_without_meaning_is_told_and_ours_stays() -> None:
     assert [("'fullest'" in note or "'spread,fullest'" in note) for note in found.notes] == [True, True]
 
 
+def test_k25_what_would_mean_less_is_told_and_not_taken_over() -> None:
+    """C062 (K09): HAMi's default shows every card to containers that ask for none; nobody chose that."""
+    plugin = {"deviceMemoryScaling": 0.9, "deviceSplitCount": None}
+    found = translate(
+        {"schedulerName": "default-scheduler", "scheduler": {"overwriteEnv": False}, "devicePlugin": plugin}
+    )
+    assert found.values == {}
+    told = {note.partition(": ")[0] for note in found.notes}
+    assert told == {"schedulerName", "scheduler.overwriteEnv", "devicePlugin.deviceMemoryScaling"}
+
+
 def test_untouched_values_say_next_to_nothing() -> None:
     found = translate({"devicePlugin": {"deviceSplitCount": 10, "deviceMemoryScaling": 1, "migStrategy": "none"}})
     assert found.notes == []
@@ -125,7 +136,14 @@ def test_untouched_values_say_next_to_nothing() -> None:
     "values",
     [
         {"devicePlugin": {"deviceSplitCount": "many"}},
+        {"devicePlugin": {"deviceSplitCount": 2.5}},
+        {"devicePlugin": {"deviceSplitCount": 0}},
         {"devicePlugin": {"deviceMemoryScaling": True}},
+        {"devicePlugin": {"deviceMemoryScaling": "inf"}},
+        {"devicePlugin": {"deviceMemoryScaling": float("nan")}},
+        {"devicePlugin": {"deviceMemoryScaling": -1}},
+        {"devicePlugin": {"preConfiguredDeviceMemory": 10**400}},
+        {"schedulerName": ["a"]},
         {"devicePlugin": {"nodeConfiguration": {"config": "{"}}},
         {"devicePlugin": {"nodeConfiguration": {"config": '{"nodeconfig": [{}]}'}}},
         {"devices": {"nvidia": {"gpuCorePolicy": "sometimes"}}},

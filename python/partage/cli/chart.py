@@ -33,7 +33,8 @@ def _document(source: IO[bytes]) -> dict[str, Any]:
     try:
         document = msgspec.yaml.decode(source.read())
     except (msgspec.DecodeError, UnicodeError) as error:
-        raise UsageError(source.name, f"cannot be read ({error})", "a YAML mapping", "correct it") from error
+        why = " ".join(str(error).split())
+        raise UsageError(source.name, f"cannot be read ({why})", "a YAML mapping", "correct it") from error
     except ImportError as error:
         raise UsageError("PyYAML", "is not installed", "values are YAML", "pip install pyyaml") from error
     if document is None:

@@ -7,6 +7,7 @@ value). A key that has no counterpart is never dropped in silence: it is a note,
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, get_args
 
@@ -14,6 +15,7 @@ import msgspec
 
 from partage.model import UsageError, names
 from partage.model.ask import CardPolicy, NodePolicy
+from partage.model.pod import DEFAULT_SCHEDULER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -67,10 +69,13 @@ def nothing(text: str, *, unless: Any = _NOT_A_KEY) -> Callable[[Translated, str
 
 
 def _scaling(made: Translated, key: str, value: Any) -> None:
-    number = _number(key, value)
-    if number != 1:
-        made.put("agent.config.memoryScaling", number)
+    number = 1.0 if value in ("", None) else _number(key, value)
+    if number <= 0:
+        raise UsageError(key, repr(value), "a number above 0", _CORRECT)
+    if number < 1:
+        made.note(key, "all of a card's memory is shared; agent.config.nvidia.waterLine.buffer keeps some of it free")
     if number > 1:
+        made.put("agent.config.memoryScaling", number)
         made.put("agent.config.oversubscription", "allowed")
 
 
@@ -79,23 +84,44 @@ def _number(key: str, value: Any) -> float:
         raise UsageError(key, repr(value), "a number", _CORRECT)
     try:
         found = float(value)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise UsageError(key, repr(value), "a number", _CORRECT) from error
+    if not math.isfinite(found):
+        raise UsageError(key, repr(value), "a number", _CORRECT)
     return int(found) if found == int(found) else found
 
 
+def _whole(key: str, value: Any, least: int) -> int:
+    found = _number(key, value)
+    if found != int(found) or found < least:
+        raise UsageError(key, repr(value), f"a whole number from {least}", _CORRECT)
+    return int(found)
+
+
 def _seats(made: Translated, key: str, value: Any) -> None:
-    made.put("agent.config.nvidia.seats", int(_number(key, value)))
+    if value not in ("", None):
+        made.put("agent.config.nvidia.seats", _whole(key, value, 1))
 
 
 def _memory(made: Translated, key: str, value: Any) -> None:
     if value:
-        made.put("agent.config.nvidia.preconfiguredMemory", f"{int(_number(key, value))}Mi")
+        made.put("agent.config.nvidia.preconfiguredMemory", f"{_whole(key, value, 0)}Mi")
 
 
-def _scheduler_name(made: Translated, _: str, value: Any) -> None:
-    if value and value != names.SCHEDULER:
+def _scheduler_name(made: Translated, key: str, value: Any) -> None:
+    if value and not isinstance(value, str):
+        raise UsageError(key, repr(value), "a scheduler's name", _CORRECT)
+    if value == DEFAULT_SCHEDULER:
+        made.note(key, "that one stays the cluster's own; pods with shares that name it become ours at admission")
+    elif value and value != names.SCHEDULER:
         made.put("scheduler.alsoKnownAs", [value])
+
+
+def _overwrite_env(made: Translated, key: str, value: Any) -> None:
+    if value is False:
+        made.note(
+            key, "containers without a share are told of no card; webhook.config.hideCards: false is the contrary"
+        )
 
 
 def _failure_policy(made: Translated, key: str, value: Any) -> None:
@@ -245,7 +271,7 @@ KEYS: Final[dict[str, Any]] = {
     "scheduler.defaultSchedulerPolicy.nodeSchedulerPolicy": _node_policy,
     "scheduler.defaultSchedulerPolicy.gpuSchedulerPolicy": _card_policies,
     "scheduler.forceOverwriteDefaultScheduler": to("webhook.config.takeOverDefault"),
-    "scheduler.overwriteEnv": to("webhook.config.hideCards"),
+    "scheduler.overwriteEnv": _overwrite_env,
     "scheduler.nodeLabelSelector": nothing("nodes without our agent have no cards, and cost nothing"),
     "scheduler.nodeLockExpire": nothing("has no effect in HAMi, and no node is locked here", unless="5m"),
     "scheduler.metricsBindAddress": _OWN_PORTS,
