@@ -313,6 +313,35 @@ def test_a_place_holds_that_needs_a_pod_which_ends_anyway() -> None:
     assert world.evicted == ["low"], "who ends anyway is not evicted"
 
 
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_nobody_goes_where_room_came_before_the_plan_was_made(is_gone: bool) -> None:
+    """A pod ended by itself since the filter; pods of the same shape are planned for once that room is taken."""
+    world = full()
+
+    async def script() -> None:
+        world.want(100, 10)
+        if is_gone:
+            world.end("low-0")
+        else:
+            meta = {
+                "name": "low-0",
+                "namespace": "default",
+                "uid": "low-0",
+                "deletionTimestamp": "2026-11-30T00:00:00Z",
+            }
+            world.pods["low-0"] = msgspec.convert({"metadata": meta, "spec": {"nodeName": "n"}}, WatchedPod)
+        await settle()
+        assert world.evicted == []
+        if not is_gone:
+            world.end("low-0")
+        world.add("taker", 100, 10)
+        other = replace(ask(want(gib=10), uid="winner-2"), priority=100)
+        world.evictor.wanted(cast("PodView", watched("winner-2", 100)), other, None)
+        await until(lambda: len(world.evicted) == 1)
+
+    play(world, script)
+
+
 def test_finished_pods_of_a_gang_are_left_in_peace() -> None:
     world = World()
     gang = {"partage.io/gang": "g"}

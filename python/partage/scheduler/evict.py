@@ -21,6 +21,8 @@ from lightkube.models.meta_v1 import DeleteOptions, ObjectMeta, Preconditions
 from lightkube.resources.core_v1 import PodEviction, PodStatus
 
 from partage.model import KubeError, ShareRefused, names
+from partage.scheduler.answers import Placement
+from partage.scheduler.fits import fit_plan, plan_of
 from partage.scheduler.preempt import Preemption, Victim, choosing, units_of
 
 if TYPE_CHECKING:
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
     from partage.kube import Client, Clock
     from partage.model.ask import PodAsk, Shape
     from partage.model.pod import PodView
-    from partage.scheduler.answers import Placement
     from partage.scheduler.budgets import Budgets
     from partage.scheduler.cards import NodeState
     from partage.scheduler.plan import Defaults
@@ -190,7 +191,11 @@ class Evictor:
         shape = (ask.shape, ask.priority)
         if now - self._in_vain.get(shape, float("-inf")) < REST_S:
             return None
-        plan = await self._planned(ask, nodes)
+        known = self._books.nodes
+        states = [known[name] for name in (known if nodes is None else nodes) if name in known]
+        if await self._needs_nobody(ask, states):
+            return None  # and it is tried again, as it fits
+        plan = await self._planned(ask, states)
         if plan is None:
             self._in_vain[shape] = now
         if plan is None or ask.uid not in self._queue:  # it is bound or gone by now
@@ -221,10 +226,18 @@ class Evictor:
             return False
         return True
 
-    async def _planned(self, ask: PodAsk, nodes: Sequence[str] | None) -> Preemption | None:
+    async def _needs_nobody(self, ask: PodAsk, states: Iterable[NodeState]) -> bool:
+        """Whether a pod that fitted nowhere has a place by now, or will have once those are gone that end anyway."""
+        plan = plan_of(ask.shape, self._books.defaults)
+        for state in states:
+            if isinstance(fit_plan(state.without((ask.uid, *self._ending(state))), plan), Placement):
+                return True
+            await asyncio.sleep(0)
+        return False
+
+    async def _planned(self, ask: PodAsk, states: Iterable[NodeState]) -> Preemption | None:
         """Plan, and let filters have their turn after every node."""
-        known, budgets = self._books.nodes, self._budgets()
-        states = [known[name] for name in (known if nodes is None else nodes) if name in known]
+        budgets = self._budgets()
         members = cache(lambda gang: tuple(self._members(gang)))
         steps = choosing(
             states, ask, lambda node: self._units(node, ask, budgets, members), self._ending, self._books.defaults
