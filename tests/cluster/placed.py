@@ -73,22 +73,27 @@ def promised(pods: list[Json]) -> dict[str, tuple[int, int, int]]:
     return dict(found)
 
 
-def check_books(site: Site, leader: Replica) -> None:
-    """The leader's books are what the API server's pods add up to, and no card is promised beyond what it has."""
+def check_books(site: Site, *replicas: Replica) -> None:
+    """The leader's books, whoever leads, are what the pods add up to; no card is promised beyond what it has."""
     counted = promised(site.bound())
     assert all(memory <= 80 * GI and cores <= 1000 and seats <= 10 for memory, cores, seats in counted.values())
+    memory = {card: memory for card, (memory, _, _) in counted.items()}
 
-    def agrees() -> bool:
-        series = leader.figures()
+    def agrees(replica: Replica) -> bool:
+        series = replica.figures()
         kept = {
             name.split('device_uuid="')[1].split('"')[0]: int(value)
             for name, value in series.items()
             if name.startswith("partage_scheduler_device_memory_promised_bytes") and value
         }
-        settled = series["partage_scheduler_reservations"] == series["partage_scheduler_binds_unknown"] == 0
-        return settled and kept == {card: memory for card, (memory, _, _) in counted.items()}
+        open_ = {series.get(f"partage_scheduler_{name}") for name in ("reservations", "binds_unknown")}
+        return open_ == {0} and kept == memory
 
-    leader.ours.until(agrees, seconds=30, what="in agreement with the API server")  # which nobody announces
+    replicas[0].ours.until(  # which nobody announces
+        lambda: any(replica.ready() and agrees(replica) for replica in replicas),
+        seconds=30,
+        what="in agreement with the API server",
+    )
 
 
 def term_of(pod: Json) -> int:
