@@ -61,7 +61,7 @@ def run(given: Sequence[str]) -> int:
         async with Client.connect(config, manager=MANAGER) as client:
             world = _World(settings, given, client)
             with contextlib.closing(world):
-                await signals.until_ended(world.run(signals.reload))
+                await signals.until_ended(world.run(signals.hangup()))
         log.info("ended; what runs keeps its limits")
 
     return run_program(log, lambda: _settings(given), serve)

@@ -6,8 +6,8 @@
     async def serve(settings, signals):  # ends when it may: after `signals.ended`
         await signals.until_ended(work)
 
-SIGTERM and SIGINT ask it to end, SIGHUP to read its settings again. Logs are JSON, one line a decision, on standard
-error. Exit codes: 0 ended when asked; 1 it cannot go on (the last lines say why); 2 the settings are wrong.
+SIGTERM and SIGINT ask it to end, SIGHUP to read its settings again, where it can. Logs are JSON, one line a decision,
+on standard error. Exit codes: 0 ended when asked; 1 it cannot go on (the last lines say why); 2 the settings are wrong.
 """
 
 from __future__ import annotations
@@ -44,11 +44,15 @@ class Signals:
 
     def __init__(self) -> None:
         self.ended = asyncio.Event()
-        self.reload = asyncio.Event()  # cleared by who has read the settings again
-        loop = asyncio.get_running_loop()
+        self._loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self.ended.set)
-        loop.add_signal_handler(signal.SIGHUP, self.reload.set)
+            self._loop.add_signal_handler(number, self.ended.set)
+
+    def hangup(self) -> asyncio.Event:
+        """Return what SIGHUP sets, for who reads settings again and clears it; else SIGHUP ends the program."""
+        event = asyncio.Event()
+        self._loop.add_signal_handler(signal.SIGHUP, event.set)
+        return event
 
     async def until_ended(self, work: Coroutine[object, object, None]) -> None:
         """Do this until the end is asked for; what ends it sooner is raised."""

@@ -102,9 +102,10 @@ class Webhook:
 
     async def _reload(self) -> None:
         """Put settings that were changed into force; those that cannot be read change nothing."""
+        hangup = self._signals.hangup()
         while True:
-            await self._signals.reload.wait()
-            self._signals.reload.clear()
+            await hangup.wait()
+            hangup.clear()
             try:
                 found = LAYOUT.compare(self._settings, load(self._argv, os.environ))
             except UsageError as error:
