@@ -52,6 +52,29 @@ def test_a_get_is_tried_again(faults: list[Fault]) -> None:
     scenario(play)
 
 
+def test_who_may_write_only_for_a_while_is_asked_before_each_try() -> None:
+    """A leader that was frozen between two tries sends nothing more; it may read on."""
+
+    async def play(server: ApiServer) -> None:
+        server.put_pod("a", "u1")
+        server.faults.append(Fault(500, matches=lambda request: request.method == "PATCH"))
+        says = [True, False]
+
+        async def holds() -> bool:
+            return says.pop(0)
+
+        async with client_of(server, FakeClock(jumps=True)) as client:
+            with pytest.raises(KubeError, match="not sent") as caught:
+                await client.guarded(holds).patch(Pod, "a", {"metadata": {"labels": {"x": "y"}}}, namespace="default")
+            assert (caught.value.status, caught.value.reason) == (429, "NotNow")
+            assert server.count("PATCH") == 1
+            assert not says
+            assert named(await client.guarded(holds).get(Pod, "a", namespace="default")) == "a"
+            await client.patch(Pod, "a", {"metadata": {"labels": {"x": "y"}}}, namespace="default")  # the unguarded one
+
+    scenario(play)
+
+
 def test_retry_after_is_waited_for() -> None:
     async def play(server: ApiServer) -> None:
         clock = FakeClock(jumps=True)
