@@ -173,6 +173,9 @@ def test_opting_out_by_label() -> None:
     answer = ask(pod_of(container(limits={GPU: 1}), meta={"labels": {"hami.io/webhook": "ignore"}}))
     assert (answer.allowed, answer.patch) == (True, ())
     assert "gets no grant" in answer.warnings[0]
+    meta = {"labels": {"hami.io/webhook": "ignore"}}
+    kept = ask(pod_of(container(limits={GPU: 1}), meta=meta, schedulerName="partage-scheduler", hostPID=True))
+    assert "spec.hostPID" in kept.message, "K09: our scheduler would place it, and no label takes its confines away"
 
 
 # ---- environment, classes --------------------------------------------------------------------------------------------

@@ -85,13 +85,16 @@ def unconfined(container: ContainerView, where: str, options: AdmissionOptions) 
 
 
 def left_alone(pod: PodView, options: AdmissionOptions) -> str:
-    """Return why a pod that asks for shares is left as it is, nothing where it is not."""
-    if (pod.metadata.labels or {}).get(names.HAMI_IGNORE) == "ignore":
+    """Return why a pod that asks for shares is left as it is, nothing where it is not.
+
+    A label opts out of us, scheduler included: one that names ours gets its grant on the terms of all others.
+    """
+    named = {options.scheduler, *options.also_known_as}
+    if (pod.metadata.labels or {}).get(names.HAMI_IGNORE) == "ignore" and pod.scheduler not in named:
         return (
             f"{pod.subject} is labelled {names.HAMI_IGNORE}=ignore: it gets no grant, and its containers do not start"
         )
-    ours = {options.scheduler, *options.also_known_as, *((DEFAULT_SCHEDULER,) if options.take_over_default else ())}
-    if pod.scheduler in ours:
+    if pod.scheduler in named or (options.take_over_default and pod.scheduler == DEFAULT_SCHEDULER):
         return ""
     return (
         f"{pod.subject} asks for shares, but schedulerName is {pod.scheduler}: left alone; only {options.scheduler} "
