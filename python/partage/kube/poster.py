@@ -34,6 +34,7 @@ CONNECTIONS: Final = 32
 CONNECT_S: Final = 5.0
 ANSWER_S: Final = 10.0
 UNAUTHORIZED: Final = 401
+SIGNED_S: Final = 5.0
 MESSAGE_MAX: Final = 500
 
 
@@ -86,6 +87,8 @@ class Poster:
         self._auth: httpx2.Auth | None = settings["auth"]
         if config.user is not None and config.user.token_file is not None:
             self._auth = TokenFile(str(config.abs_file(config.user.token_file)), SystemClock())
+        self._clock = SystemClock()
+        self._signed, self._signed_at = "", float("-inf")
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
@@ -105,14 +108,12 @@ class Poster:
 
     async def post(self, path: str, body: bytes) -> Answer:
         """Send one JSON body to a path such as `/api/v1/namespaces/a/pods/b/binding`, once."""
-        signing = self._signing(self._server + path)
-        answer = await self._send(path, body, next(signing))
+        signed = self._sign()
+        answer = await self._send(path, body, signed)
         if answer.status == UNAUTHORIZED:  # the token is another by now: the server has done nothing
-            try:
-                again = signing.send(None)
-            except StopIteration:
-                return answer
-            answer = await self._send(path, body, again)
+            again = self._sign_again()
+            if again != signed:
+                answer = await self._send(path, body, again)
         return answer
 
     @asynccontextmanager
@@ -121,13 +122,13 @@ class Poster:
 
         That is also what reading it raises.
         """
-        signing = self._signing(self._server + path)
+        signed = self._sign()
         try:
-            response = await self._open(path, quiet_s, next(signing))
+            response = await self._open(path, quiet_s, signed)
             try:
                 if response.status == UNAUTHORIZED:
-                    with suppress(StopIteration):
-                        again = signing.send(None)
+                    again = self._sign_again()
+                    if again != signed:
                         response.close()
                         response = await self._open(path, quiet_s, again)
                 yield Stream(response.status, response.content.iter_any())
@@ -163,12 +164,27 @@ class Poster:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             return Answer(0, message=f"no whole answer: {type(error).__name__} {error}".rstrip())
 
-    def _signing(self, url: str) -> Generator[str, None, None]:
+    def _sign(self) -> str:
+        """Return the header that signs a request; it is kept for moments, since making it takes as long as sending."""
+        now = self._clock.now()
+        if now - self._signed_at >= SIGNED_S:
+            self._signed, self._signed_at = next(self._signing()), now
+        return self._signed
+
+    def _sign_again(self) -> str:
+        """Return the header to try where that one was refused; it is the same where there is no other."""
+        signing = self._signing()
+        self._signed, self._signed_at = next(signing), self._clock.now()
+        with suppress(StopIteration):
+            self._signed = signing.send(None)
+        return self._signed
+
+    def _signing(self) -> Generator[str, None, None]:
         """Yield the header that signs a request, and once more the one to try where that was refused."""
         if self._auth is None:
             yield ""
             return
-        request = httpx2.Request("POST", url)
+        request = httpx2.Request("POST", self._server)
         flow = self._auth.sync_auth_flow(request)
         try:
             signed = next(flow)
