@@ -357,6 +357,13 @@ def test_a_node_that_was_chosen_already() -> None:
     assert "spec.nodeName: 'n1'" in answer.message
     mirror = pod_of(share, nodeName="n1", meta={"annotations": {"kubernetes.io/config.mirror": "h"}})
     assert ask(mirror).allowed, "kubelet only shows what runs already"
+    mirror["spec"]["containers"][0] |= {
+        "securityContext": {"privileged": True},
+        "env": [{"name": VISIBLE, "value": "all"}],
+    }
+    assert (ask(mirror).allowed, ask(mirror).patch) == (True, ()), "refused or changed it would only say less"
+    mirror["metadata"]["annotations"]["partage.io/grant"] = "{}"
+    assert not ask(mirror).allowed
 
 
 def test_unknown_annotations_are_warned_of() -> None:

@@ -13,7 +13,7 @@ import msgspec
 from partage.admission.added import patch_of_added, problems_of_added
 from partage.admission.mutate import hide_by_hand, mutate
 from partage.admission.review import CREATE, EPHEMERAL, Answer, Request, ReviewError
-from partage.admission.validate import already_placed, escaping, forged, left_alone, warnings_of
+from partage.admission.validate import already_placed, escaping, forged, is_mirror, left_alone, warnings_of
 from partage.devices.ask import asks_for_shares, read_pod
 from partage.model import AskError
 from partage.model.pod import PodView
@@ -48,6 +48,8 @@ def _created(request: Request, options: AdmissionOptions, *, changes: bool) -> A
     written = list(forged(pod, request.user_info.username, options))
     if written:
         return _refusal(pod, written, _FORBIDDEN)
+    if is_mirror(pod):
+        return Answer()
     other = left_alone(pod, options) if asks_for_shares(pod) else ""
     if other:
         return Answer(patch=hide_by_hand(pod, options) if changes else (), warnings=(other,))

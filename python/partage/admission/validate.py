@@ -102,9 +102,17 @@ def left_alone(pod: PodView, options: AdmissionOptions) -> str:
     )
 
 
+def is_mirror(pod: PodView) -> bool:
+    """Whether it only shows what kubelet runs from a file already, which no answer changes: refused, nobody sees it.
+
+    One that is no static pod's is deleted by kubelet; none gets a grant, for none is placed.
+    """
+    return bool(pod.spec.node_name) and MIRROR in pod.annotations
+
+
 def already_placed(pod: PodView) -> Iterator[Problem]:
-    """Yield that somebody chose the node: then nobody chooses the cards. A static pod's mirror cannot be refused."""
-    if pod.spec.node_name and MIRROR not in pod.annotations:
+    """Yield that somebody chose the node: then nobody chooses the cards."""
+    if pod.spec.node_name:
         accepted = "a pod with shares is placed by the scheduler"
         step = "leave nodeName out; use a nodeSelector with kubernetes.io/hostname"
         yield Problem("spec.nodeName", f"'{pod.spec.node_name}'", accepted, step)
