@@ -89,7 +89,7 @@ class Authority:
             .issuer_name(name_of("partage-test-ca"))
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(hours=1))  # a test may turn clocks
+            .not_valid_before(now - datetime.timedelta(days=2))  # a test turns an agent's clock back by one
             .not_valid_after(now + datetime.timedelta(days=30))
             .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
         )
