@@ -241,7 +241,7 @@ class Site:
         path = f"{TOP / 'python'}:{TOP / 'plugin'}"
         ours = Process(
             f"partage-scheduler-{name}",
-            [sys.executable, "-m", "partage", "scheduler", *flags],
+            [*on_host(name), sys.executable, "-m", "partage", "scheduler", *flags],
             self.directory / "logs" / f"partage-scheduler-{name}.log",
             self.directory,
             {"PYTHONPATH": path, **(environment or {})},
@@ -289,7 +289,7 @@ class Site:
         ]
         flags += [f"--authentication-kubeconfig={self.kubeconfig}", f"--authorization-kubeconfig={self.kubeconfig}"]
         log = self.directory / "logs" / f"kube-scheduler-{name}.log"
-        argv = [self.cluster.binaries["kube-scheduler"], *flags]
+        argv = [*on_host(name), self.cluster.binaries["kube-scheduler"], *flags]
         return Process(f"kube-scheduler-{name}", argv, log, self.directory)
 
     def _through(self, name: str, server: str) -> Path:
@@ -298,6 +298,11 @@ class Site:
         path = self.directory / f"proxied-{name}.kubeconfig"
         path.write_text(json.dumps(config))
         return path
+
+
+def on_host(name: str) -> list[str]:
+    """Return what a command begins with that is to see itself on a host of this name: a Lease is held under it."""
+    return ["unshare", "--uts", "--", "sh", "-c", 'hostname "$1" && shift && exec "$@"', "sh", f"host-{name}"]
 
 
 def shipped_configuration() -> dict[str, Any]:
