@@ -59,7 +59,7 @@ class ElectionSettings(Section, frozen=True, kw_only=True):
     )
     every_seconds: Annotated[float, key("How often it is asked.", ge=0.1, le=60)] = 2.0
     host: Annotated[
-        str, key("What the holder's identity begins with; empty: the host's name, as in kube-scheduler's container.")
+        str, key("What this replica's identity in the Lease begins with, and no other's; empty: the host's name, `_`.")
     ] = ""
 
 
