@@ -82,6 +82,7 @@ def run(name: str, build: Path, say: Callable[[str], None], polite: tuple[str, .
         read_report(report, outcome)
     if runner.returncode and not outcome.failed:
         outcome.failed = 1
+        outcome.total += f" but its runner ended with {runner.returncode}"
     return outcome
 
 
