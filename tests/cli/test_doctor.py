@@ -83,13 +83,6 @@ def in_mounts(script: str) -> tuple[str, ...]:
     return ("unshare", "-m", "sh", "-ec", f'{script}\nexec "$@"', "sh")
 
 
-def open_to_all(path: Path) -> None:
-    """Let every user reach a directory of a test's own."""
-    for above in (path, *path.parents):
-        if above.stat().st_mode & 0o005 != 0o005:
-            above.chmod(0o755)
-
-
 def as_nobody(look) -> list[dict[str, str]]:
     """Return the findings of a check that a process of another user makes."""
     reader, writer = os.pipe()
@@ -131,11 +124,19 @@ def test_a_sound_machine_has_no_trouble(examine, machine):
 
 
 @pytest.fixture
-def place_of_nobody():
-    """A directory of another user; not below pytest's own, which each session closes for all others when it starts."""
-    with tempfile.TemporaryDirectory(prefix="partage-nobody-", dir="/tmp") as name:
-        os.chown(name, NOBODY, NOBODY)
-        yield Path(name)
+def open_place():
+    """A directory that others may read; not below pytest's own, which each session closes for them when it starts."""
+    with tempfile.TemporaryDirectory(prefix="partage-open-", dir="/tmp") as name:
+        place = Path(name)
+        place.chmod(0o755)
+        yield place
+
+
+@pytest.fixture
+def place_of_nobody(open_place):
+    """A directory of another user."""
+    os.chown(open_place, NOBODY, NOBODY)
+    return open_place
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
@@ -342,14 +343,13 @@ def test_little_shared_memory(examine):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
-def test_device_nodes(tmp_path):
-    open_to_all(tmp_path)
-    assert [found.id for found in places.check_nodes(tmp_path, tmp_path / "none")] == []
-    assert [found.id for found in places.check_nodes(tmp_path, tmp_path)] == ["device-nodes-absent"]
+def test_device_nodes(open_place):
+    assert [found.id for found in places.check_nodes(open_place, open_place / "none")] == []
+    assert [found.id for found in places.check_nodes(open_place, open_place)] == ["device-nodes-absent"]
     for name, mode in (("nvidia0", 0o600), ("nvidiactl", 0o666)):
-        (tmp_path / name).touch()
-        (tmp_path / name).chmod(mode)
-    found = as_nobody(lambda: places.check_nodes(tmp_path, tmp_path))
+        (open_place / name).touch()
+        (open_place / name).chmod(mode)
+    found = as_nobody(lambda: places.check_nodes(open_place, open_place))
     assert [kind for kind, _ in found] == ["device-node-closed", "device-node"]
     assert "0600" in found[0][1]
 
@@ -585,12 +585,12 @@ def test_a_closed_share(examine, tmp_path):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
-def test_a_policy_that_its_tenant_may_write(tmp_path, monkeypatch):
-    make_hand_over(tmp_path / "share")
-    open_to_all(tmp_path / "share")
-    monkeypatch.setenv("PARTAGE_DIR", str(tmp_path / "share"))
+def test_a_policy_that_its_tenant_may_write(open_place, monkeypatch):
+    make_hand_over(open_place / "share")
+    (open_place / "share").chmod(0o755)
+    monkeypatch.setenv("PARTAGE_DIR", str(open_place / "share"))
     assert "share-policy-writable" not in dict(as_nobody(shares.check_own))
-    os.chown(tmp_path / "share" / "policy", NOBODY, NOBODY)
+    os.chown(open_place / "share" / "policy", NOBODY, NOBODY)
     assert "share-policy-writable" in dict(as_nobody(shares.check_own))
 
 
