@@ -48,6 +48,7 @@ def used(site: Site, namespace: str, name: str, **wanted: str) -> None:
 
     def says(quota: Json) -> bool:
         found = (quota.get("status") or {}).get("used") or {}
+        assert not any(value.startswith("-") for value in found.values()), found
         return all(
             found.get(key if key == "pods" else f"limits.nvidia.com/{key}") == value for key, value in wanted.items()
         )
