@@ -1,4 +1,4 @@
-"""The product as it is shipped: images made as the Dockerfile says, the chart's own manifests, on a real node.
+"""The product as it is shipped, as a release in the session's cluster: images made as the Dockerfile says, the chart.
 
 What differs from a cluster elsewhere: the API server listens on this machine's loopback only, so pods are on the
 host's network and are told its address; and the node's directories are the test cluster's own.
@@ -7,34 +7,37 @@ host's network and are told its address; and the node's directories are the test
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-import pytest
-
-from partage._version import __version__
 from partage.model import names
+from partage.model.grant import parse_grant
+from partage.model.node_devices import parse_node_devices
 from tests.cluster import product
-from tests.cluster.agent import GI, MI, RESOURCE, limits
+from tests.cluster.agent import RESOURCE
 from tests.cluster.controlplane import free_port
 from tests.cluster.image import Image, Tree
-from tests.cluster.images import BOX
-from tests.cluster.namespace import running
-from tests.cluster.pods import container, pod
-from tests.cluster.test_chart import CHART, rendered
+from tests.cluster.images import BOX, TOP
+from tests.cluster.test_chart import CHART
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
+    from partage.model.grant import GrantShare
+    from partage.model.node_devices import NodeDevice
     from tests.cluster.api import Json
     from tests.cluster.binaries import Binaries
     from tests.cluster.cluster import Cluster
     from tests.cluster.namespace import Namespace
 
-SYSTEM = names.NAMESPACE
+SYSTEM: Final = names.NAMESPACE
+CARDS: Final = 8
+SEATS: Final = 10 * CARDS
+#: A program that takes what it can get, says how much, and ends.
+EAGER: Final = ("/greedy", "999999", "once")
 
 
 def values(cluster: Cluster) -> dict[str, Any]:
@@ -89,8 +92,9 @@ class Installed:
         self.cluster = cluster
         self.tools = tools
         self.values = values(cluster)
+        self.is_there = False
         (cluster.node.volatile / "locks").mkdir(exist_ok=True)
-        cluster.image(*(product.reference(role) for role in product.roles()))
+        cluster.image(BOX, *(product.reference(role) for role in product.roles()))
         with tempfile.TemporaryDirectory(dir=cluster.node.directory) as work:
             cluster.node.containerd.load(kube_scheduler(cluster, Path(work)))
 
@@ -113,17 +117,57 @@ class Installed:
         """
         flags = ("--install", "--create-namespace", "--take-ownership")
         self.helm("upgrade", "partage", str(CHART), *flags, values=self.values | more)
+        self.is_there = True
+
+    def uninstall(self) -> None:
+        """Take the release off, where it is there."""
+        if self.is_there:
+            self.helm("uninstall", "partage", "--wait", "--no-hooks")
+            self.is_there = False
+            self.wait_seats(0)
+            self.cluster.forget_accounts()
+
+    def partage(self, *arguments: str) -> str:
+        """Run `partage` against the cluster, as an administrator does, and return what it says."""
+        done = subprocess.run(
+            [sys.executable, "-m", "partage", *arguments, "--kubeconfig", str(self.cluster.kubeconfig)],
+            env={**os.environ, "PYTHONPATH": f"{TOP}/python"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    # ---- what there is ---------------------------------------------------------------------------------------------
 
     def pods(self) -> dict[str, Json]:
         """Return the product's pods, by name."""
         found = self.cluster.api.list("pods", SYSTEM)
         return {one["metadata"]["name"]: one for one in found if "app.kubernetes.io/name" in one["metadata"]["labels"]}
 
+    def cards(self) -> list[NodeDevice]:
+        """Return the node's cards, as its agent describes them."""
+        node = self.cluster.api.get("nodes", self.cluster.node.name)
+        text = node["metadata"]["annotations"][names.DEVICES]
+        return list(parse_node_devices(text, node=self.cluster.node.name).devices)
+
+    # ---- waiting ---------------------------------------------------------------------------------------------------
+
+    def wait_serving(self) -> None:
+        """Return once every part is ready and kubelet counts the seats."""
+        self.wait_seats(SEATS)
+        for name in ("partage-webhook", "partage-scheduler"):
+            self.wait_ready("deployments.apps", name)
+
     def wait_ready(self, kind: str, name: str, seconds: float = 120) -> None:
-        """Return once one replica is ready."""
+        """Return once one replica is ready, and is of the newest description."""
 
         def ready(found: Json) -> bool:
-            return found["status"].get("readyReplicas", 0) >= 1 and found["status"].get("unavailableReplicas", 0) == 0
+            said = found["status"]
+            current = said.get("observedGeneration") == found["metadata"]["generation"]
+            alone = said.get("updatedReplicas", 0) == said.get("replicas", 0) == said.get("readyReplicas", 0) >= 1
+            return bool(current and alone)
 
         self.cluster.api.wait(kind, name, ready, SYSTEM, what="ready", seconds=seconds)
 
@@ -137,86 +181,31 @@ class Installed:
         self.cluster.api.wait("nodes", name, counted, what=f"{count} of {RESOURCE}", seconds=seconds)
 
 
-@pytest.fixture(scope="module")
-def installed(cluster: Cluster, chart_tools: Binaries) -> Iterator[Installed]:
-    made = Installed(cluster, chart_tools)
-    made.upgrade()
-    try:
-        made.wait_seats(80)
-        for name in ("partage-webhook", "partage-scheduler"):
-            made.wait_ready("deployments.apps", name)
-        yield made
-    finally:
-        made.helm("uninstall", "partage", "--wait", "--no-hooks")
-        made.wait_seats(0)
-        cluster.forget_accounts()
+def shares(found: Json) -> dict[str, tuple[GrantShare, ...]]:
+    """Return what a placed pod was granted, by container."""
+    meta = found["metadata"]
+    subject = f"{meta['namespace']}/{meta['name']}"
+    grant = parse_grant(meta["annotations"][names.GRANT], uid=meta["uid"], node=found["spec"]["nodeName"], pod=subject)
+    return {name: part.shares for name, part in grant.containers.items()}
 
 
-def test_the_agents_image_runs_in_a_container(installed: Installed, namespace: Namespace) -> None:
-    """Read-only, without a right, as the user that its image names and as another."""
-    for name, user in (("root", None), ("other", 65532)):
-        made = container("app", product.reference("agent"), ["partage-plugin", "--version"], user=user)
-        security = {
-            "readOnlyRootFilesystem": True,
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-        }
-        made["securityContext"] = made.get("securityContext", {}) | security
-        ended = namespace.finish(pod(name, made, restart="Never"))
-        assert ended["status"]["phase"] == "Succeeded", namespace.logs(name)
-        assert namespace.logs(name).strip() == f"partage-plugin {__version__}"
-
-
-def held(namespace: Namespace, name: str) -> int:
-    """Return how many MiB a greedy container got before it was told that there is no more."""
-    namespace.wait(name, running, what="Running")
-    lines = namespace.wait_log(name, "held ", "app")
-    found = re.search(r"held (\d+) MiB, then (\d+)", lines)
-    assert found, lines
-    assert found[2] == "2"
-    return int(found[1])
-
-
-def test_a_pod_in_hamis_form_is_admitted_placed_and_held_to_its_share(
-    installed: Installed, namespace: Namespace
-) -> None:
-    """From `kubectl apply` to a limit, by what the chart installed alone."""
-    created = namespace.create(pod("a", container("app", BOX, ["/greedy"], limits=limits(3 * GI // MI, 30))))
-    assert created["spec"]["schedulerName"] == names.SCHEDULER
-    assert 0 < held(namespace, "a") < 3 * GI // MI
-    placed = namespace.api.get("pods", "a", namespace.name)
-    grant = json.loads(placed["metadata"]["annotations"][names.GRANT])
-    assert grant["containers"]["app"]["shares"][0]["memory"] == 3 * GI
-    assert grant["uid"] == created["metadata"]["uid"]
-    namespace.create(pod("b", container("app", BOX, limits={"nvidia.com/gpu": "9", "nvidia.com/gpumem": "1000"})))
-    waiting = namespace.wait("b", lambda found: bool(placed_condition(found)), what="told why it waits")
-    assert placed_condition(waiting)["status"] == "False"
-
-
-def placed_condition(found: Json) -> Json:
+def placed(found: Json) -> Json:
     """Return the condition that says where a pod was placed or why not, empty where there is none yet."""
-    conditions = found["status"].get("conditions", [])
-    return next((one for one in conditions if one["type"] == names.CONDITION_PLACED), {})
+    return condition(found, names.CONDITION_PLACED)
 
 
-def test_an_upgrade_while_a_pod_runs_leaves_it_as_it_is(installed: Installed, namespace: Namespace) -> None:
-    namespace.create(pod("a", container("app", BOX, ["/greedy"], limits=limits(2 * GI // MI, 10))))
-    held(namespace, "a")
-    before = {name: one["metadata"]["uid"] for name, one in installed.pods().items() if "agent" in name}
-    config = installed.values["agent"]["config"] | {"nvidia": {"seats": 5}}
-    installed.upgrade(agent=installed.values["agent"] | {"config": config})
-    installed.wait_seats(40)
-    after = {name: one["metadata"]["uid"] for name, one in installed.pods().items() if "agent" in name}
-    assert not set(before.values()) & set(after.values())
-    installed.upgrade()
-    installed.wait_seats(80)
-    (status,) = namespace.api.get("pods", "a", namespace.name)["status"]["containerStatuses"]
-    assert status["restartCount"] == 0
-    assert "running" in status["state"]
+def condition(found: Json, kind: str) -> Json:
+    """Return a condition of a pod, empty where it has none of that kind."""
+    return next((one for one in found["status"].get("conditions", []) if one["type"] == kind), {})
 
 
-def test_what_runs_is_what_the_chart_renders(installed: Installed) -> None:
-    text = rendered(installed.tools, installed.values)
-    (agent,) = (one for name, one in installed.pods().items() if "agent" in name)
-    assert agent["spec"]["containers"][0]["image"] in text
-    assert agent["spec"]["containers"][0]["securityContext"]["capabilities"] == {"add": ["SYS_PTRACE"], "drop": ["ALL"]}
+def held(namespace: Namespace, name: str, app: str = "app") -> int:
+    """Return how many MiB a greedy container got before it was told that there is no more."""
+    return held_by(namespace.wait_log(name, "held ", app))
+
+
+def held_by(lines: str) -> int:
+    """Return how many MiB a greedy program got before it was told that there is no more."""
+    found = re.search(r"held (\d+) MiB, then 2", lines)
+    assert found, lines
+    return int(found[1])
