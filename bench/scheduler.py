@@ -355,7 +355,7 @@ def measure(binaries: Binaries, size: Size) -> list[Row]:
     options = Options(scheduler=False, controller_manager=False, apiserver_flags=flags)
     cluster = Cluster.open(binaries, node=False, options=options)
     try:
-        return Bench(Site(cluster).prepare(election=False), size, audit).run()
+        return Bench(Site(cluster).prepare(), size, audit).run()
     finally:
         cluster.close()
         shutil.rmtree(scratch)

@@ -173,15 +173,11 @@ class Site:
         """Where files of the test's go."""
         return self.cluster.state.directory
 
-    def prepare(self, *, election: bool = True) -> Site:
-        """Apply accounts, roles and the policies of grants as shipped; without `election` there are no terms.
-
-        Without its Lease the policy of terms has the API server read it at every pod, by a client that is throttled:
-        where many pods come at once some are refused.
-        """
+    def prepare(self) -> Site:
+        """Apply accounts, roles and the policies of grants as shipped."""
         self.cluster.apply(DEPLOY / "agent/1-namespace.yaml", DEPLOY / "agent/2-accounts.yaml")
         self.cluster.apply(DEPLOY / "scheduler/1-access.yaml")
-        self.cluster.apply(DEPLOY / "policies/grants.yaml", *([DEPLOY / "policies/terms.yaml"] if election else []))
+        self.cluster.apply(DEPLOY / "policies/grants.yaml", DEPLOY / "policies/terms.yaml")
         self.kubeconfig = self.cluster.token_kubeconfig(
             self.directory / "partage-scheduler.kubeconfig", self.cluster.token(names.ACCOUNT_SCHEDULER)
         )

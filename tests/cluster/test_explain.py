@@ -180,7 +180,7 @@ class World:
 @pytest.fixture
 def world(control_plane: OpenControlPlane) -> World:
     cluster = control_plane(scheduler=False, apiserver_flags=APISERVER, controller_manager_flags=[QUOTAS])
-    site = Site(cluster).prepare(election=False)
+    site = Site(cluster).prepare()
     cluster.account("reader", rules=READER)
     reader = cluster.token_kubeconfig(site.directory / "reader.kubeconfig", cluster.token("reader"))
     made = World(site, reader)

@@ -430,9 +430,12 @@ def test_k15_a_scheduler_of_an_earlier_term_writes_no_grant(site: Site) -> None:
     def resize(name: str, text: str) -> None:
         site.scheduler.patch("pods", name, {"metadata": {"annotations": {GRANT: text}}}, "tenant")
 
-    bind(4)  # without a Lease there is nothing to compare
-    lease = {"metadata": {"name": "partage-scheduler"}, "spec": {"leaseTransitions": 5}}
-    site.admin.create("leases.coordination.k8s.io", lease, SYSTEM)
+    def lead(term: int | None) -> None:
+        spec = {"spec": {"leaseTransitions": term}}
+        site.admin.patch("leases.coordination.k8s.io", "partage-scheduler", spec, SYSTEM)
+
+    bind(4)  # the Lease is nobody's yet
+    lead(5)
     try:
         end = time.monotonic() + 60
         while not _is_denied(lambda: bind(4)):  # the API server takes a moment to see it
@@ -446,4 +449,4 @@ def test_k15_a_scheduler_of_an_earlier_term_writes_no_grant(site: Site) -> None:
         resize(name, '{"resizedIn":6,"term":3}')
         site.scheduler.patch("pods", name, {"metadata": {"annotations": {"example.com/any": "x"}}}, "tenant")
     finally:
-        site.admin.delete("leases.coordination.k8s.io", "partage-scheduler", SYSTEM)
+        lead(None)

@@ -27,7 +27,7 @@ PRIORITIES = {"high": 1000, "middle": 500, "low": 10, "polite": 900}
 def site(control_plane: OpenControlPlane) -> Site:
     """One node with one card of 80 GB, our scheduler, and priority classes."""
     cluster = control_plane(scheduler=False, apiserver_flags=APISERVER, controller_manager_flags=[CONTROLLERS])
-    made = Site(cluster).prepare(election=False)
+    made = Site(cluster).prepare()
     for name, value in PRIORITIES.items():
         body = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}}
         more = {"value": value, "preemptionPolicy": "Never" if name == "polite" else "PreemptLowerPriority"}

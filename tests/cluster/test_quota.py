@@ -30,7 +30,7 @@ CONTROLLERS = "--controllers=resourcequota-controller,disruption-controller,repl
 def site(control_plane: OpenControlPlane) -> Site:
     """One node with two cards of 24 GB, and our scheduler."""
     cluster: Cluster = control_plane(scheduler=False, apiserver_flags=APISERVER, controller_manager_flags=[CONTROLLERS])
-    made = Site(cluster).prepare(election=False)
+    made = Site(cluster).prepare()
     made.nodes(1, cards=2, memory=24 * GI)
     made.replica("a", election=False).start()
     return made
