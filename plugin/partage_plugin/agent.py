@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from partage_plugin.ports import Pods, Reports
 
 DISCOVER_EVERY_S: Final = 30.0
+SHRUNK_EVERY_S: Final = 2.0
 NO_CARDS_AGAIN_S: Final = 5.0
 SWEEP_EVERY_S: Final = 60.0
 SWEEP_GATHER_S: Final = 0.2  # pods that end together are looked after together
@@ -164,6 +165,7 @@ class Agent:
                 tasks.create_task(self._rediscover(), name="discovery")
                 tasks.create_task(self._follow_cards(), name="cards")
                 tasks.create_task(self._sweep(), name="clean-up")
+                tasks.create_task(self._follow_shrinking(), name="shrinking")
         finally:
             self.desk.let_go()
             await self._resources.close()
@@ -273,6 +275,14 @@ class Agent:
                 self.front.pod_changed(change.pod)
             if change.gone and self.front is not None:
                 self.front.forget([change.pod.uid])
+
+    async def _follow_shrinking(self) -> None:
+        """Look at pods that were given less, until they use no more than that."""
+        front = self.front
+        while front is not None:
+            await front.shrinking()
+            await self._clock.sleep(SHRUNK_EVERY_S)
+            front.look_at_shrinking()
 
     async def _sweep(self) -> None:
         """Clean up when pods end, again while their containers are on their way out, and now and then."""

@@ -81,6 +81,14 @@ class World:
         meta["resourceVersion"] = str(int(meta["resourceVersion"]) + 1)
         self.told(name)
 
+    def says(self, name: str, message: str, *, holds: bool = True) -> None:
+        """Let the node's agent write its condition."""
+        condition = {"type": names.CONDITION_RESIZED, "status": str(holds), "reason": "x", "message": message}
+        self.pods[name]["status"] = {**self.pods[name].get("status", {}), "conditions": [condition]}
+        meta = self.pods[name]["metadata"]
+        meta["resourceVersion"] = str(int(meta["resourceVersion"]) + 1)
+        self.told(name)
+
     def limit(self, amount: str) -> None:
         whole = {"metadata": {"name": "q", "namespace": "default"}, "spec": {"hard": {MEMORY: amount}}}
         self.feed.set_limit(read_limit(cast("ResourceQuota", ResourceQuota.from_dict(whole))))
@@ -195,7 +203,10 @@ def test_the_quota_holds_for_it_too() -> None:
     assert world.feed.book.usage("default", "q") == {MEMORY: 5800 * MI}
     world.limit("1000")
     wished(world, "a", memory="2000Mi")
-    assert world.feed.book.usage("default", "q") == {MEMORY: 4000 * MI}, "less is always possible"
+    assert world.grant("a").gen == 3, "less is always possible"
+    assert world.feed.book.usage("default", "q") == {MEMORY: 5800 * MI}, "what may be in use still"
+    confirmed(world, "a", "generation 3")
+    assert world.feed.book.usage("default", "q") == {MEMORY: 4000 * MI}
 
 
 def test_growing_is_counted_before_it_is_written_and_shrinking_after() -> None:
@@ -212,6 +223,59 @@ def test_growing_is_counted_before_it_is_written_and_shrinking_after() -> None:
     wished(world, "a", memory="20Gi", cores="20%")
     assert seen == [([60 * GI], [500])], "the larger of both"
     assert (world.books.nodes["n"].memory, world.books.nodes["n"].cores) == ([60 * GI], [800])
+
+
+def confirmed(world: World, name: str, message: str) -> None:
+    """Let the agent say that use is below the limit, and wait for the grant that follows."""
+
+    async def script() -> None:
+        before = world.resizer.written
+        world.says(name, message)
+        await until(lambda: world.resizer.written > before)
+
+    play(world, script)
+
+
+def test_k15_memory_that_is_given_back_is_promised_to_nobody_while_it_is_in_use() -> None:
+    """Also not by a leader that comes later, which knows only what stands on the pod."""
+    world = World()
+    world.add("a", gib=60)
+    wished(world, "a", memory="10Gi")
+    assert (world.grant("a").gen, world.grant("a").containers["app"].shares[0].memory) == (2, 10 * GI)
+    assert world.books.nodes["n"].memory == [20 * GI]
+    again = World()
+    again.pods["a"] = world.pods["a"]
+    again.told("a")
+    assert again.books.nodes["n"].memory == [20 * GI]
+
+    async def nothing_follows() -> None:
+        world.says("a", "generation 2: uses more", holds=False)
+        world.says("a", "generation 1")
+        await until(lambda: world.clock.sleeping)
+
+    play(world, nothing_follows)
+    assert (len(world.bodies), world.books.nodes["n"].memory) == (1, [20 * GI])
+    confirmed(world, "a", "generation 2")
+    assert world.books.nodes["n"].memory == [70 * GI]
+    assert (world.grant("a").gen, world.grant("a").containers["app"].shares[0].held) == (2, 0), "the node has this one"
+
+
+def test_what_is_held_is_let_go_also_when_nobody_wishes_any_more() -> None:
+    world = World()
+    world.add("a", gib=60)
+    wished(world, "a", memory="10Gi")
+    del world.pods["a"]["metadata"]["annotations"][names.RESIZE]
+    confirmed(world, "a", "generation 2")
+    assert world.books.nodes["n"].memory == [70 * GI]
+
+
+def test_what_is_held_is_the_largest_of_all_before() -> None:
+    world = World()
+    world.add("a", gib=60)
+    for amount, free in (("10Gi", 20), ("30Gi", 20), ("5Gi", 20), ("70Gi", 10)):
+        wished(world, "a", memory=amount)
+        assert world.books.nodes["n"].memory == [free * GI]
+    assert world.grant("a").containers["app"].shares[0].held == 0, "all of it is its own again"
 
 
 @pytest.mark.parametrize("applied", [False, True])

@@ -63,6 +63,13 @@ class Grants:
             raise result
         return result
 
+    def held(self, pod: Pod) -> tuple[int, bool]:
+        """Return a pod's generation, 0 without a grant, and whether it says that memory of one before is held."""
+        result = self._look(pod).result
+        if isinstance(result, Refused):
+            return 0, False
+        return result.gen, any(share.held for part in result.containers.values() for share in part.shares)
+
     def give(self, pod: Pod, grant: Grant) -> None:
         """Let a pod that has no text have this grant: whole-card safe mode."""
         self._known[pod.uid] = _Known(pod, "", None, pod.roles, grant, granted_need(grant, pod.roles))

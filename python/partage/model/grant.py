@@ -37,7 +37,10 @@ class Slice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GrantShare(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One container's share of one device: memory in bytes (hard limit), cores and ceiling in permille, weight."""
+    """One container's share of one device: memory in bytes (hard limit), cores and ceiling in permille, weight.
+
+    `held`: bytes that may be in use still of a larger share before, until the node says that use is below; 0: none.
+    """
 
     backend: _Text
     uuid: _Text
@@ -46,6 +49,12 @@ class GrantShare(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ceiling: Annotated[int, msgspec.Meta(ge=1, le=CORES_MAX)]
     weight: _Weight
     slice: Slice | msgspec.UnsetType = msgspec.UNSET
+    held: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)] = 0
+
+    @property
+    def counted(self) -> int:
+        """Memory that nobody else can be promised, in bytes."""
+        return max(self.memory, self.held)
 
 
 class ContainerGrant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename={"share_class": "class"}):
@@ -84,6 +93,11 @@ class _Version(msgspec.Struct, frozen=True):
     """The one field that every version has."""
 
     v: int
+
+
+def condition_message(generation: int) -> str:
+    """Return how a node says, in the condition `partage.io/Resized`, that this generation holds and use is below it."""
+    return f"generation {generation}"
 
 
 def parse_grant(text: str, *, uid: str, node: str, pod: str) -> Grant:

@@ -72,4 +72,4 @@ def _shares_of(grant: Grant, name: str) -> dict[str, Need]:
     container = grant.containers.get(name)
     if container is None:
         return {}
-    return {share.uuid: Need(share.memory, share.cores, 1) for share in container.shares}
+    return {share.uuid: Need(share.counted, share.cores, 1) for share in container.shares}

@@ -6,8 +6,10 @@ Whoever may patch the pod may ask; the limits are the same as for a new pod. Wha
 one higher) and the node's agent confirms it by the condition `partage.io/Resized`; what does not fit is refused by the
 same condition with the reason, and tried again every `AGAIN_S` while the annotation stands, since room may come. Before
 the grant is written the books count the larger of old and new of each amount, so nothing is promised twice whatever
-becomes of the write. Cards never change. What can go wrong: the API server does not answer, or refuses; the pod is read
-again until it is known what it has, and what was refused is tried again `AGAIN_S` later.
+becomes of the write. Memory that is given back may be in use still: the grant says so (`held`), and everybody counts
+it until the agent says that use is below the new limit; then the grant is written once more, without it. Cards never
+change. What can go wrong: the API server does not answer, or refuses; the pod is read again until it is known what it
+has, and what was refused is tried again `AGAIN_S` later.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from lightkube.resources.core_v1 import PodStatus
 
 from partage.kube import PatchType
 from partage.model import GrantError, KubeError, PartageError, ShareRefused, names, parse_cores, parse_memory
-from partage.model.grant import ContainerGrant, Grant, GrantShare, encode_grant, parse_grant
+from partage.model.grant import ContainerGrant, Grant, GrantShare, condition_message, encode_grant, parse_grant
 from partage.model.hami_twin import ANNOTATION as TWIN
 from partage.model.hami_twin import encode_twin
 from partage.model.need import Need, granted_need
@@ -127,6 +129,7 @@ def resized(grant: Grant, wishes: Mapping[str, Wish], subject: str) -> Grant:
 def _share(part: ContainerGrant, share: GrantShare, wish: Wish) -> GrantShare:
     """Return a share with what is wished; its times by the rules of its class."""
     memory = share.memory if wish.memory is None else wish.memory
+    share = msgspec.structs.replace(share, held=share.counted if share.counted > memory else 0)
     if wish.cores is None:
         return msgspec.structs.replace(share, memory=memory)
     if part.share_class is ShareClass.BEST_EFFORT:
@@ -135,6 +138,23 @@ def _share(part: ContainerGrant, share: GrantShare, wish: Wish) -> GrantShare:
     is_default = share.weight == default_weight(share.cores)
     weight = default_weight(wish.cores) if is_default else share.weight
     return msgspec.structs.replace(share, memory=memory, cores=wish.cores, ceiling=ceiling, weight=weight)
+
+
+def is_confirmed(pod: WatchedPod, grant: Grant) -> bool:
+    """Whether the node says that the pod uses no more than this generation gives it."""
+    condition = pod.condition(names.CONDITION_RESIZED)
+    return condition is not None and condition.status == "True" and condition.message == condition_message(grant.gen)
+
+
+def let_go(grant: Grant) -> Grant:
+    """Return the grant without what was held of larger shares before."""
+    containers = {
+        name: msgspec.structs.replace(
+            part, shares=tuple(msgspec.structs.replace(share, held=0) for share in part.shares)
+        )
+        for name, part in grant.containers.items()
+    }
+    return grant if containers == grant.containers else msgspec.structs.replace(grant, containers=containers)
 
 
 def larger(old: Grant, new: Grant) -> Grant:
@@ -192,6 +212,16 @@ _STEP: Final = "wish for less, or wait for other pods of the card to end"
 # ---- doing it --------------------------------------------------------------------------------------------------------
 
 
+_HELD: Final = '"held":'  # in the text of a grant
+
+
+def _seen(pod: WatchedPod) -> tuple[str, ...]:
+    """Return what of a pod decides what is to be done."""
+    condition = pod.condition(names.CONDITION_RESIZED)
+    said = ("", "") if condition is None else (condition.status, condition.message or "")
+    return (pod.annotations.get(names.RESIZE, ""), pod.annotations[names.GRANT], *said)
+
+
 class Resizer:
     """All wishes of one term, by its number; owned by one event loop."""
 
@@ -212,14 +242,14 @@ class Resizer:
 
     def saw(self, pod: WatchedPod) -> None:
         """Take note of a pod as the watch shows it; called after the books were told."""
-        annotations = pod.annotations
-        if not pod.node or names.RESIZE not in annotations or names.GRANT not in annotations or pod.is_finished:
+        grant = pod.annotations.get(names.GRANT, "")
+        is_ours = bool(grant) and (names.RESIZE in pod.annotations or _HELD in grant)
+        if not pod.node or not is_ours or pod.is_finished:
             self.gone(pod.uid)
             return
         before = self._pods.get(pod.uid)
         self._pods[pod.uid] = pod
-        wanted = (annotations[names.RESIZE], annotations[names.GRANT])
-        if before is None or wanted != (before.annotations[names.RESIZE], before.annotations[names.GRANT]):
+        if before is None or _seen(pod) != _seen(before):
             self._due.add(pod.uid)
             self._wake.set()
 
@@ -254,10 +284,18 @@ class Resizer:
         if facts is None or facts.grant != pod.annotations.get(names.GRANT):
             return  # the watch has it soon, and then it is seen again
         try:
-            change = self._change(pod, facts)
+            grant = parse_grant(facts.grant, uid=pod.uid, node=facts.node, pod=pod.subject)
         except GrantError as error:
             log.warning("not resized", pod=pod.subject, error=str(error))
             return
+        free = let_go(grant) if is_confirmed(pod, grant) else grant
+        if free is not grant:
+            self._said.pop(pod.uid, None)  # the condition says something else by now
+            if await self._write(pod, facts, free, grant):
+                self._due.add(pod.uid)  # what else is wished
+            return
+        try:
+            change = self._change(pod, facts, grant)
         except ShareRefused as error:
             await self._refuse(pod, str(getattr(error, "code", INVALID)), str(error))
             return
@@ -265,10 +303,9 @@ class Resizer:
         if change is not None:
             await self._write(pod, facts, *change)
 
-    def _change(self, pod: WatchedPod, facts: PodFacts) -> tuple[Grant, Grant] | None:
+    def _change(self, pod: WatchedPod, facts: PodFacts, grant: Grant) -> tuple[Grant, Grant] | None:
         """Return the grant to write and what to count meanwhile; None where all is as wished."""
-        grant = parse_grant(facts.grant, uid=pod.uid, node=facts.node, pod=pod.subject)
-        after = resized(grant, read_wishes(pod.annotations[names.RESIZE], pod.subject), pod.subject)
+        after = resized(grant, read_wishes(pod.annotations.get(names.RESIZE, "{}"), pod.subject), pod.subject)
         if after is grant:
             return None
         most = larger(grant, after)
@@ -280,8 +317,8 @@ class Resizer:
         self._quotas.check_grant(pod, after)
         return after, most
 
-    async def _write(self, pod: WatchedPod, facts: PodFacts, after: Grant, most: Grant) -> None:
-        """Write a grant: only onto the version of the pod that it was made from."""
+    async def _write(self, pod: WatchedPod, facts: PodFacts, after: Grant, most: Grant) -> bool:
+        """Write a grant, only onto the version of the pod that it was made from; say whether that was done."""
         after = msgspec.structs.replace(after, resized_in=self._term)
         text = encode_grant(after)
         annotations = {names.GRANT: text}
@@ -296,10 +333,11 @@ class Resizer:
         except KubeError as error:
             log.info("a grant is not written", pod=pod.subject, error=str(error))
             await self._find_out(pod, is_old=error.status == CONFLICT)
-            return
+            return False
         self.written += 1
         log.info("resized", pod=pod.subject, generation=after.gen)
         self._take(done)
+        return True
 
     async def _find_out(self, pod: WatchedPod, *, is_old: bool) -> None:
         """Read the pod until it is known what it has, and count that; an old version's wish is seen to at once."""
@@ -335,7 +373,7 @@ class Resizer:
         self._quotas.count_grant(self._pods[facts.uid], grant)
 
     async def _refuse(self, pod: WatchedPod, code: str, message: str) -> None:
-        said = (pod.annotations[names.RESIZE], message)
+        said = (pod.annotations.get(names.RESIZE, ""), message)
         if self._said.get(pod.uid) == said:
             return
         log.info("resize refused", pod=pod.subject, code=code, reason=message)

@@ -46,7 +46,10 @@ def used(namespace: Namespace, amount: str) -> None:
 
 
 def test_a_wish_becomes_the_limit_in_the_container(installed: Installed, namespace: Namespace) -> None:
-    """Up, over the quota, down below what is in use, and up again: the same container all the time."""
+    """Up, over the quota, down below what is in use, and up again: the same container all the time.
+
+    What is given back is nobody else's before the node says that it is not used any more.
+    """
     body = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "q"}, "spec": {"hard": {MEMORY: "6144"}}}
     namespace.api.create("resourcequotas", body, namespace.name)
     first = namespace.run(pod("a", container("app", BOX, ["/greedy", "1500"], limits=limits(4096, 30))))
@@ -63,12 +66,13 @@ def test_a_wish_becomes_the_limit_in_the_container(installed: Installed, namespa
     answered(namespace, "False", "ResourceQuotaNotFit")
     assert total_of(namespace.exec("a", *EAGER).stdout)[0] == 5120 * MI
     wish(namespace, memory="1Gi")
-    answered(namespace, "True", "generation 3")
-    used(namespace, "1024")
+    answered(namespace, "False", "ShareStillUsed: generation 3: container 'app' uses ")
+    used(namespace, "5120")
     refused = namespace.exec("a", *EAGER).stdout
     assert "held" not in refused or held_by(refused) == 0, "more than that is in use already"
     wish(namespace, memory="3Gi")
     found = answered(namespace, "True", "generation 4")
+    used(namespace, "3072")
     assert 0 < held_by(namespace.exec("a", *EAGER).stdout) <= 3072 - 1500
     before, after = (one["status"]["containerStatuses"][0] for one in (first, found))
     assert (after["containerID"], after["restartCount"]) == (before["containerID"], 0)

@@ -72,7 +72,7 @@ def granted_charge(
     it is not there any more. What was resized since is charged as it is now.
     """
     taken = {
-        name: [_Taken(one.backend, one.uuid, one.memory, one.cores) for one in part.shares]
+        name: [_Taken(one.backend, one.uuid, one.counted, one.cores) for one in part.shares]
         for name, part in grant.containers.items()
     }
     return _taken_charge(taken, order, shape, card)
