@@ -169,6 +169,12 @@ def test_two_quotas_with_scopes_and_a_misspelt_key(site: Site) -> None:
     assert "did you mean limits.nvidia.com/gpumem?" in events[0]["note"]
 
 
+def is_seen(controller: Json, generation: int) -> bool:
+    """Whether a controller without replicas has taken note of that: until then it replaces what is deleted."""
+    status = controller["status"]
+    return bool(status.get("observedGeneration", 0) >= generation and status.get("replicas", 0) == 0)
+
+
 def test_c135_a_workload_that_comes_and_goes_leaves_nothing_behind(site: Site) -> None:
     limit(site, "churn", "q", {MEMORY: "9000"})
     template = {"metadata": {"labels": {"app": "a"}}, "spec": share_pod("x", memory=1000)["spec"]}
@@ -179,7 +185,8 @@ def test_c135_a_workload_that_comes_and_goes_leaves_nothing_behind(site: Site) -
     for _ in range(5):
         api.patch("replicasets.apps", "a", {"spec": {"replicas": 9}}, "churn")
         used(site, "churn", "q", gpumem="9k")
-        api.patch("replicasets.apps", "a", {"spec": {"replicas": 0}}, "churn")
-        for pod in api.list("pods", "churn"):
+        asked = api.patch("replicasets.apps", "a", {"spec": {"replicas": 0}}, "churn")["metadata"]["generation"]
+        api.wait("replicasets.apps", "a", lambda it, asked=asked: is_seen(it, asked), "churn", what="scaled down")
+        for pod in api.list("pods", "churn"):  # which end, and nobody here plays kubelet
             api.delete("pods", pod["metadata"]["name"], "churn", grace=0)
         used(site, "churn", "q", gpumem="0")
