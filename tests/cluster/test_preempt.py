@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from partage.model import names
-from partage.model.grant import parse_grant
+from partage.model.grant import condition_message, parse_grant
 from partage.model.units import GI
 from tests.cluster.scheduling import APISERVER, Site, share_pod
 
@@ -160,4 +160,7 @@ def test_a_running_share_is_resized_or_the_pod_says_why_not(site: Site) -> None:
         what="waiting",
     )
     wish(memory="29Gi")
+    api.wait("pods", "a", lambda one: '"gen":3' in one["metadata"]["annotations"][names.GRANT], "default", what="less")
+    says = {"type": names.CONDITION_RESIZED, "status": "True", "reason": "x", "message": condition_message(3)}
+    api.patch("pods", "a", {"status": {"conditions": [says]}}, "default", sub="status")  # as the node's agent does
     wait_bound(site, "c")

@@ -69,6 +69,7 @@ def test_the_fewest_right_victims_go_and_the_winner_runs(
     found = namespace.run(winner)
     assert [(one.uuid, one.memory) for one in shares(found)["app"]] == [(card.uuid, (part + SMALL) * MI)]
     assert "held 300 MiB, then 0" in namespace.wait_log("winner", "held ")
+    namespace.api.wait_gone("pods", "last", namespace.name)  # its containers have ended: that is enough for the winner
     left = {one["metadata"]["name"]: one for one in namespace.api.list("pods", namespace.name)}
     assert sorted(left) == ["first", "kept-1", "kept-2", "small", "winner"], "the newest that is large enough went"
     assert all(running(one) for one in left.values())
