@@ -556,7 +556,6 @@ def test_under_a_share_all_is_well(examine):
 @pytest.mark.parametrize(
     ("damage", "kind"),
     [
-        ("printf x | dd of=$PARTAGE_DIR/policy conv=notrunc bs=1 seek=100 status=none", "share-policy-broken"),
         ("rm $PARTAGE_DIR/policy", "share-policy-broken"),
         ("truncate -s 100 $PARTAGE_DIR/ledger", "share-ledger-broken"),
         ("rm $PARTAGE_DIR/turns", "share-turns-broken"),
@@ -566,6 +565,15 @@ def test_damage_to_the_own_share(examine, damage, kind):
     report = examine(command=inside(damage))
     assert kind in report
     assert report.code == (7 if kind == "share-turns-broken" else 1)
+
+
+def test_a_policy_of_garbage(examine, tmp_path):
+    make_hand_over(tmp_path / "share")  # of no writer, who would repair it
+    with (tmp_path / "share" / "policy").open("r+b") as file:
+        file.seek(100)
+        file.write(b"x")
+    report = examine(PARTAGE_DIR=str(tmp_path / "share"))
+    assert (report.code, "share-policy-broken" in report) == (1, True)
 
 
 @needs_mounts

