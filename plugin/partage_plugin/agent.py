@@ -15,6 +15,7 @@ import structlog
 
 from partage.model import DeviceError
 from partage_plugin.arbiter import Arbiter
+from partage_plugin.calls import Calls
 from partage_plugin.cards import Cards
 from partage_plugin.delivery import Delivery
 from partage_plugin.front import SharesFront
@@ -92,6 +93,7 @@ class Agent:
         reports: Reports,
         watch: Watch,
         library: Path,
+        calls: Calls | None = None,
         clock: Clock | None = None,
         context_of: Callable[[str], int | None] = lambda _: None,
         cordoned: Callable[[], Awaitable[Collection[str]]] = _none_cordoned,
@@ -100,6 +102,7 @@ class Agent:
         self._backend = backend
         self._pods = pods
         self._clock = clock or MonotonicClock()
+        self._calls = calls or Calls(self._clock)
         self._places = places
         self._library = library
         self._lock = OwnerLock(places.root, self._clock, f"node {choices.node}")
@@ -185,6 +188,7 @@ class Agent:
             delivery=delivery,
             pods=self._pods,
             reports=self._reports,
+            calls=self._calls,
             safe=safe if self._choices.safe_mode else None,
             cordoned=self._cordoned,
             tells_numa=self._choices.tells_numa,
@@ -290,7 +294,8 @@ class Agent:
         while True:
             await self._until_sweep(again)
             await self._clock.sleep(SWEEP_GATHER_S)
-            wanted, removed = self._sweep_wanted.is_set(), await self._sweeper.sweep()
+            await self._calls.until_quiet()
+            wanted, removed = self._sweep_wanted.is_set(), await self._sweeper.sweep(between=self._calls.until_none)
             self._sweep_wanted.clear()
             if removed:
                 self._seats_changed()

@@ -27,13 +27,12 @@ from partage.kube.backoff import Backoff
 from partage.model import KubeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from partage.kube import Condition
+    from partage_plugin.calls import Calls
     from partage_plugin.ports import Clock
 
-GATHER_S: Final = 0.1  # containers of one pod that start together are told together
-LATEST_S: Final = 1.0  # so long at most it waits for kubelet to be quiet
 APART_S: Final = 0.1  # between two requests while kubelet is not
 PODS_MAX: Final = 4096
 REMEMBERED: Final = 4096
@@ -60,9 +59,9 @@ class _Waiting:
 
 
 class ConditionWriter:
-    """The one writer of conditions; owned by one event loop. `calls`: how many calls kubelet has made so far."""
+    """The one writer of conditions; owned by one event loop."""
 
-    def __init__(self, send: Send, clock: Clock, calls: Callable[[], int], random: Random | None = None) -> None:
+    def __init__(self, send: Send, clock: Clock, calls: Calls, random: Random | None = None) -> None:
         self._send = send
         self._clock = clock
         self._calls = calls
@@ -98,21 +97,14 @@ class ConditionWriter:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            await self._until_quiet()
-            calls = self._calls()
+            await self._calls.until_quiet()
+            calls = self._calls.begun
             while self._waiting:
+                await self._calls.until_none()
                 pause = await self._next()
-                before, calls = calls, self._calls()
+                before, calls = calls, self._calls.begun
                 if pause or calls != before:
                     await self._clock.sleep(max(pause, APART_S))
-
-    async def _until_quiet(self) -> None:
-        latest = self._clock.now() + LATEST_S
-        while True:
-            calls = self._calls()
-            await self._clock.sleep(GATHER_S)
-            if self._calls() == calls or self._clock.now() >= latest:
-                return
 
     async def _next(self) -> float:
         """Tell the pod that waits longest; return the seconds to wait after that because it failed."""

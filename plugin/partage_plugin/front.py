@@ -24,6 +24,7 @@ from partage_plugin.safe import GENERATION
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 
+    from partage_plugin.calls import Calls
     from partage_plugin.cards import Cards
     from partage_plugin.delivery import Delivery
     from partage_plugin.handover.desk import Desk, Held
@@ -65,6 +66,7 @@ class SharesFront:
         delivery: Delivery,
         pods: Pods,
         reports: Reports,
+        calls: Calls,
         safe: SafeMode | None = None,
         cordoned: Callable[[], Awaitable[Collection[str]]] = _nothing,
         tells_numa: bool = True,
@@ -86,7 +88,7 @@ class SharesFront:
         self._is_rebuilt = False
         self._shrinking: dict[str, int] = {}  # pods that may use more than they are given -> generation told, or 0
         self._shrinks = asyncio.Event()
-        self.calls = 0  # of kubelet about containers, begun so far
+        self._calls = calls
         self.on_handed_over: Callable[[], None] = lambda: None
         self.clean_up: Callable[[], Awaitable[frozenset[str]]] = _nothing
 
@@ -124,17 +126,17 @@ class SharesFront:
 
     def allocate(self, ids: Sequence[str]) -> api_pb2.ContainerAllocateResponse:
         """Mint a hand-over for a container that gets these ids; raises HandOverError."""
-        self.calls += 1
-        entry = self._store.mint()
-        self._minted.add(entry.name, ids)
-        log.info("minted", hand_over=entry.name, seats=sorted(ids))
-        return self._delivery.answer(entry)
+        with self._calls.call():
+            entry = self._store.mint()
+            self._minted.add(entry.name, ids)
+            log.info("minted", hand_over=entry.name, seats=sorted(ids))
+            return self._delivery.answer(entry)
 
     async def pre_start(self, ids: Sequence[str]) -> None:
         """Open what was handed over with these ids; raises Refused."""
-        self.calls += 1
-        for claim in await self._owners.of(ids):
-            await self._open(claim)
+        with self._calls.call():
+            for claim in await self._owners.of(ids):
+                await self._open(claim)
 
     async def _open(self, claim: Claim) -> Held:
         try:

@@ -26,6 +26,7 @@ from partage.program import run_program
 from partage.run import libraries
 from partage.run.simulated import context_of
 from partage_plugin.agent import Agent, Choices
+from partage_plugin.calls import Calls
 from partage_plugin.configure import load, reload
 from partage_plugin.kubepods import ClusterPods
 from partage_plugin.monitor.hub import Hub
@@ -88,9 +89,10 @@ class _World:
         if driver is not None:
             log.warning("no real driver is used: the cards are SIMULATED", libraries=str(driver))
         clock = MonotonicClock()
+        calls = Calls(clock)
         self._backend = NvidiaBackend(self._options.options, clock, driver)
         self._pods = ClusterPods(client, settings.node)
-        self._reports = KubeReports(client, self._pods, settings.node, calls=self._calls)
+        self._reports = KubeReports(client, self._pods, settings.node, calls=calls)
         self._hub = Hub(lambda: _nvml(driver), on_closed=self._on_closed)
         self._loop = asyncio.get_running_loop()
         self.agent = Agent(
@@ -108,6 +110,7 @@ class _World:
             reports=self._reports,
             watch=self._hub,
             library=Path(settings.library) if settings.library else libraries.find_library(),
+            calls=calls,
             clock=clock,
             context_of=context_of if driver is not None else lambda _: None,
             cordoned=self._cordoned,
@@ -167,10 +170,6 @@ class _World:
 
     async def _cordoned(self) -> frozenset[str]:
         return await self._node.cordoned_now()
-
-    def _calls(self) -> int:
-        front = self.agent.front
-        return 0 if front is None else front.calls
 
     def _safe(self) -> tuple[SafeMode, ...]:
         front = self.agent.front

@@ -11,10 +11,11 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from partage.kube import Condition, EventRecorder, SystemClock, pod_reference, set_conditions
+from partage_plugin.calls import Calls
 from partage_plugin.condition_writer import ConditionWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from partage.kube import Client
     from partage.kube.clock import Clock
@@ -26,7 +27,7 @@ ACTION: Final = "HandOver"
 
 
 class KubeReports:
-    """Reports of one agent; `run` sends. `calls`: how many calls kubelet has made so far."""
+    """Reports of one agent; `run` sends, when kubelet pauses."""
 
     def __init__(
         self,
@@ -34,14 +35,14 @@ class KubeReports:
         pods: ClusterPods,
         node: str,
         *,
-        calls: Callable[[], int] = lambda: 0,
+        calls: Calls | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._client = client
         self._pods = pods
         self._clock = clock or SystemClock()
         self._recorder = EventRecorder(client, COMPONENT, instance=node, clock=self._clock)
-        self._conditions = ConditionWriter(self._set, self._clock, calls)
+        self._conditions = ConditionWriter(self._set, self._clock, calls or Calls(self._clock))
 
     def event(self, pod: Pod, reason: str, message: str, *, warning: bool) -> None:
         """Put an event onto the pod."""

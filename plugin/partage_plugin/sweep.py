@@ -19,7 +19,7 @@ import structlog
 from partage_plugin.kubelet.checkpoint import CheckpointError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from partage_plugin.handover.cdi import CdiDirectory
     from partage_plugin.handover.desk import Desk
@@ -32,6 +32,11 @@ YOUNG_S: Final = 60.0
 _PROC: Final = Path("/proc")
 
 log = structlog.get_logger("partage.sweep")
+
+
+async def _at_once() -> None:
+    """Let others go on that can: a container that starts meanwhile does not wait for all that is removed."""
+    await asyncio.sleep(0)
 
 
 class Sweeper:
@@ -47,8 +52,8 @@ class Sweeper:
         self._minted = minted
         self._pods = pods
 
-    async def sweep(self) -> frozenset[str]:
-        """Remove all leftovers; return their names."""
+    async def sweep(self, between: Callable[[], Awaitable[None]] = _at_once) -> frozenset[str]:
+        """Remove all leftovers, each after what `between` waits for; return their names."""
         if not self._pods.is_synced:
             return frozenset()
         try:
@@ -64,13 +69,13 @@ class Sweeper:
         removed: set[str] = set()
         opened = {name: self._desk.held.get(name) for name in left_over}
         for name, before in opened.items():
+            await between()
             if self._desk.held.get(name) is not before:
                 continue  # opened anew since
             log.info("removed a hand-over that nobody has any more", hand_over=name)
             await self._desk.close(name)
             self._minted.forget(name)
             removed.add(name)
-            await asyncio.sleep(0)  # a container that starts meanwhile does not wait for all of them
         return frozenset(removed)
 
     def _candidates(self, entries: Iterable[Entry]) -> set[str]:

@@ -445,6 +445,26 @@ def test_what_starts_while_others_are_removed_stays(tmp_path: Path, monkeypatch:
     run(go())
 
 
+def test_each_removal_waits_for_what_is_more_urgent(tmp_path: Path) -> None:
+    async def go() -> None:
+        world = World(tmp_path)
+        async with world.running() as agent:
+            for uid in ("u1", "u2"):
+                await started(world, uid, app=part())
+            world.kubelet.entries.clear()
+            world.kubelet.write_checkpoint()
+            world.pods.pods.clear()
+            there: list[int] = []
+
+            async def urgent() -> None:
+                there.append(len(agent.desk.held))
+
+            await agent._sweeper.sweep(between=urgent)
+            assert (there, len(agent.desk.held)) == ([2, 1], 0)
+
+    run(go())
+
+
 def test_a_failed_card_withdraws_its_free_seats(tmp_path: Path) -> None:
     """C084: 10 seats, 3 handed over: 7 fewer; what runs keeps its ids; all are back when the card is."""
 

@@ -15,7 +15,8 @@ from lightkube.resources.core_v1 import Pod as KubePod
 from partage.kube import Condition, condition_of
 from partage.model import KubeError, names
 from partage_plugin import condition_writer
-from partage_plugin.condition_writer import APART_S, GATHER_S, LATEST_S, TRIES, ConditionWriter
+from partage_plugin.calls import LATEST_S, QUIET_S, Calls
+from partage_plugin.condition_writer import APART_S, TRIES, ConditionWriter
 from partage_plugin.kubepods import ClusterPods
 from partage_plugin.reports import KubeReports
 from tests.kube.api_server import ApiServer, Fault
@@ -37,10 +38,10 @@ OTHER = Condition("partage.io/Resized", holds=True, reason="ShareResized", messa
 class Pods:
     """Pods that are told conditions: what each request said, and what stands."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: FakeClock) -> None:
         self.requests: list[tuple[str, list[Condition]]] = []
         self.standing: dict[tuple[str, str], Condition] = {}
-        self.calls = 0
+        self.calls = Calls(clock)
         self.fails: dict[str, list[KubeError]] = {}
         self.gate: asyncio.Event | None = None
         self.lands_first = False
@@ -62,14 +63,18 @@ class Pods:
         finally:
             self.under_way -= 1
 
+    def called(self) -> None:
+        with self.calls.call():
+            pass
+
     def _take(self, uid: str, wanted: list[Condition]) -> None:
         self.standing |= {(uid, one.kind): one for one in wanted}
 
 
 @asynccontextmanager
 async def writing(clock: FakeClock) -> AsyncIterator[tuple[ConditionWriter, Pods]]:
-    pods = Pods()
-    writer = ConditionWriter(pods.send, clock, lambda: pods.calls, Random(1))
+    pods = Pods(clock)
+    writer = ConditionWriter(pods.send, clock, pods.calls, Random(1))
     running = asyncio.create_task(writer.run())
     try:
         yield writer, pods
@@ -94,7 +99,7 @@ def test_containers_of_one_pod_are_one_request() -> None:
                 writer.want("u1", one)
             await until(lambda: clock.sleeping)
             assert pods.requests == []
-            clock.advance(GATHER_S)
+            clock.advance(QUIET_S)
             await until(lambda: pods.requests)
             assert pods.requests == [("u1", [A, OTHER])]
             writer.want("u1", A)  # said already
@@ -114,7 +119,7 @@ def test_nothing_is_sent_beside_kubelets_calls_for_a_while() -> None:
             for _ in range(4):
                 await until(lambda: clock.sleeping)
                 assert pods.requests == []
-                pods.calls += 1
+                pods.called()
                 clock.advance(LATEST_S / 4)
             await until(lambda: len(pods.requests) == 2)
 
@@ -129,9 +134,9 @@ def test_it_pauses_between_requests_while_kubelet_calls() -> None:
             for uid in ("u1", "u2"):
                 writer.want(uid, A)
             await until(lambda: clock.sleeping)
-            clock.advance(GATHER_S)
+            clock.advance(QUIET_S)
             await until(lambda: pods.under_way)
-            pods.calls += 1
+            pods.called()
             pods.gate.set()
             await until(lambda: clock.sleeping)
             assert len(pods.requests) == 1
@@ -190,7 +195,7 @@ def test_what_fails_is_tried_again_and_holds_up_nobody() -> None:
             await until(lambda: not writer.waiting and not pods.under_way)
             assert [uid for uid, _ in pods.requests] == ["u1", "gone", "u2", "u1", "u1", "u1"]
             assert set(pods.standing) == {("u1", A.kind), ("u2", A.kind)}
-            assert max(clock.slept) > 2 * GATHER_S  # growing waits, as the API server may be away for long
+            assert max(clock.slept) > 2 * QUIET_S  # growing waits, as the API server may be away for long
 
     play(whole())
 
@@ -219,7 +224,7 @@ def test_so_many_wait_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
                 writer.want(f"u{number}", A)
             assert writer.waiting == 3
             await until(lambda: clock.sleeping)
-            clock.advance(GATHER_S)
+            clock.advance(QUIET_S)
             await until(lambda: not writer.waiting)
             assert [uid for uid, _ in pods.requests] == ["u2", "u3", "u4"]
 

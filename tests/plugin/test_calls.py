@@ -1,0 +1,72 @@
+"""We test these aspects of standing back for kubelet's calls: a pause is waited for, and the end of calls under way,
+a bounded time both; a clean-up looks only in a pause and removes nothing while a call is under way."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from partage_plugin.calls import LATEST_S, QUIET_S, Calls
+from tests.kube.support import FakeClock, until
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+
+def play(whole: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(whole, 60))
+
+
+def test_a_pause_has_neither_a_new_call_nor_one_under_way() -> None:
+    async def whole() -> None:
+        clock = FakeClock()
+        calls = Calls(clock)
+        with calls.call():
+            waits = asyncio.create_task(calls.until_quiet())
+            await until(lambda: clock.sleeping)
+            clock.advance(QUIET_S)
+            await until(lambda: len(clock.slept) == 2)
+        with calls.call():
+            pass
+        clock.advance(QUIET_S)
+        await until(lambda: len(clock.slept) == 3)
+        clock.advance(QUIET_S)
+        await waits
+        assert calls.begun == 2
+
+    play(whole())
+
+
+def test_a_kubelet_that_never_pauses_holds_nobody_up_for_ever() -> None:
+    async def whole() -> None:
+        clock = FakeClock()
+        calls = Calls(clock)
+        with calls.call():
+            waits = asyncio.create_task(calls.until_quiet())
+            await until(lambda: clock.sleeping)
+            clock.advance(LATEST_S)
+            await waits
+
+    play(whole())
+
+
+def test_the_end_of_all_calls_is_waited_for() -> None:
+    async def whole() -> None:
+        calls = Calls(FakeClock())
+        order: list[str] = []
+
+        async def remove() -> None:
+            await calls.until_none()
+            order.append("removed")
+
+        with calls.call():
+            with calls.call():
+                waits = asyncio.create_task(remove())
+            await asyncio.sleep(0)  # one has ended, one goes on
+            order.append("handed over")
+        await waits
+        assert order == ["handed over", "removed"]
+        with calls.call():  # one that hangs: the wait ends by itself
+            await calls.until_none()
+
+    play(whole())
