@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from partage._abi import ffi, lib
+from tests.cli.examined import DOCTOR, Report
 from tests.narration import Narration
 
 if TYPE_CHECKING:
@@ -205,3 +206,16 @@ def machine(make_machine, monkeypatch):
     for name in ("XDG_RUNTIME_DIR", "PARTAGE_SIM_DIR", "PARTAGE_SIM", "PARTAGE_SIM_FORCE"):
         monkeypatch.setenv(name, made.environment[name])
     return made
+
+
+@pytest.fixture
+def examine(machine):
+    """Run the doctor on the machine, as it is or with other variables; a None takes a variable away."""
+
+    def run(*arguments: str, command=DOCTOR, before=(), **changes: str | None) -> Report:
+        environment = {k: v for k, v in (machine.environment | changes).items() if v is not None}
+        whole = [*before, *command, *arguments]
+        done = subprocess.run(whole, env=environment, capture_output=True, text=True, timeout=100, check=False)
+        return Report(done)
+
+    return run

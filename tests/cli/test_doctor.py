@@ -1,5 +1,8 @@
 """We test these aspects of `partage doctor`: each finding is there when its condition is made for real, and is gone or
-fine without it; every kind of finding has a test; the exit code follows the worst; a dead driver cannot hold it."""
+fine without it; every kind of finding has a test; the exit code follows the worst; a dead driver cannot hold it.
+
+What it says of variables is in `test_doctor_variables.py`.
+"""
 
 from __future__ import annotations
 
@@ -29,53 +32,15 @@ from partage.locks import locked
 from partage.run import handover
 from partage.run.libraries import find_library
 from partage.shm import Policy, PolicyDevice, PolicyFile, create_ledger, create_turns
+from tests.cli.examined import DOCTOR, Report, inside
 from tests.shm.conftest import Tenant, write_line, write_turn
 
 GIB = 1 << 30
 NOBODY = 65534
-DOCTOR = (sys.executable, "-m", "partage", "doctor", "--json")
 needs_mounts = pytest.mark.skipif(
     os.geteuid() != 0 or subprocess.run(["unshare", "-m", "true"], check=False).returncode != 0,
     reason="making a mount namespace needs root",
 )
-
-
-class Report:
-    """What one run of the doctor said."""
-
-    def __init__(self, done: subprocess.CompletedProcess[str]) -> None:
-        assert done.stdout.startswith("{"), done.stdout + done.stderr
-        self.code = done.returncode
-        self.findings = json.loads(done.stdout)["findings"]
-        self.worst = json.loads(done.stdout)["worst"]
-
-    def __contains__(self, kind: str) -> bool:
-        assert kind in KINDS
-        return any(found["id"] == kind for found in self.findings)
-
-    def __getitem__(self, kind: str) -> dict[str, str]:
-        (found,) = [found for found in self.findings if found["id"] == kind]
-        return found
-
-    def of_severity(self, severity: str) -> set[str]:
-        return {found["id"] for found in self.findings if found["severity"] == severity}
-
-    @property
-    def troubles(self) -> set[str]:
-        return self.of_severity("fault") | self.of_severity("warning")
-
-
-@pytest.fixture
-def examine(machine):
-    """Run the doctor on the machine, as it is or with other variables; a None takes a variable away."""
-
-    def run(*arguments: str, command=DOCTOR, before=(), **changes: str | None) -> Report:
-        environment = {k: v for k, v in (machine.environment | changes).items() if v is not None}
-        whole = [*before, *command, *arguments]
-        done = subprocess.run(whole, env=environment, capture_output=True, text=True, timeout=100, check=False)
-        return Report(done)
-
-    return run
 
 
 def in_mounts(script: str) -> tuple[str, ...]:
@@ -173,7 +138,7 @@ def runs(start, *command: str) -> bool:
 
 
 def test_every_kind_of_finding_has_a_test():
-    text = Path(__file__).read_text()
+    text = "".join(path.read_text() for path in Path(__file__).parent.glob("test_doctor*.py"))
     assert {kind for kind in KINDS if f'"{kind}"' not in text} == set()
 
 
@@ -539,12 +504,6 @@ def make_hand_over(place: Path, **changes: object) -> None:
     PolicyFile.create(place / "policy", policy).close()
 
 
-def inside(before: str = "") -> tuple[str, ...]:
-    """Return the command that runs the doctor under a share of 1 GiB, after some shell commands."""
-    run = (sys.executable, "-m", "partage", "run", "--memory", "1Gi", "--")
-    return (*run, "bash", "-ec", f'{before}\nexec "$@"', "bash", *DOCTOR)
-
-
 def test_under_a_share_all_is_well(examine):
     report = examine(command=inside())
     assert (report.code, report.troubles) == (0, set())
@@ -753,59 +712,3 @@ def test_a_device_that_somebody_else_arbitrates(examine, asking, machine):
         os.close(fd)
     assert "root /?[31mthere" in report["arbiter-elsewhere"]["value"]
     assert "arbiter-elsewhere" not in examine(), "nobody holds it any more"
-
-
-# ---- variables -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("variables", "kind", "words"),
-    [
-        ({"CUDA_DEVICE_MEMORY_LIMIT": "4Gi"}, "variable-without-effect", "not preloaded"),
-        ({"CUDA_DEVICE_MEMORY_LIMIT_1": "4g"}, "variable-without-effect", "not preloaded"),
-        ({"CUDA_DISABLE_CONTROL": "1"}, "variable-without-effect", "not preloaded"),
-        ({"CUDA_DEVICE_SM_LIMIT": "30"}, "variable-without-effect", "memory only"),
-        ({"GPU_CORE_UTILIZATION_POLICY": "force"}, "variable-without-effect", "memory only"),
-        ({"MAX_GPU_MEM_MB": "4g"}, "variable-invalid", "'4g' is not a size"),
-        ({"PARTAGE_CONTEXT_MEMORY": "much"}, "variable-invalid", "'much' is not a size"),
-        ({"CUDA_VISIBLE_DEVICES": "7"}, "variable-names-no-device", "'7' names no device of 1"),
-        ({"CUDA_VISIBLE_DEVICES": "0,GPU-nope"}, "variable-names-no-device", "'GPU-nope'"),
-    ],
-)
-def test_variables_outside_of_a_share(examine, variables, kind, words):
-    report = examine(**variables)
-    assert words in report[kind]["value"]
-    assert report[kind]["object"] in variables
-    assert report.code == (1 if kind == "variable-invalid" else 7)
-
-
-def test_a_profile_beside_another_machine(examine, machine):
-    assert machine.partage("sim", "create", "zero").returncode == 0
-    assert "is 'zero' already" in examine(PARTAGE_SIM="v100")["variable-without-effect"]["value"]
-    assert "no-such" in examine(PARTAGE_SIM="no-such")["variable-without-effect"]["value"]
-
-
-def test_variables_that_matter_only_elsewhere(examine):
-    report = examine(PARTAGE_LOG_LEVEL="debug", PARTAGE_SIM_FORCE=None)
-    assert (report.code, report["variable-idle"]["object"]) == (0, "PARTAGE_LOG_LEVEL")
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "words"),
-    [
-        ("CUDA_DISABLE_CONTROL", "1", "under a policy"),
-        ("CUDA_OVERSUBSCRIBE", "true", "under a policy"),
-        ("CUDA_DEVICE_MEMORY_SHARED_CACHE", "/x", "under a policy"),
-        ("CUDA_DEVICE_MEMORY_LIMIT", "4Gi", "1 GiB is not higher"),
-        ("MAX_GPU_MEM_MB", "4096", "1 GiB is not higher"),
-        ("CUDA_DEVICE_MEMORY_LIMIT_3", "1g", "grants 1 devices"),
-    ],
-)
-def test_variables_under_a_share(examine, name, value, words):
-    report = examine(command=inside(f"export {name}={value}"))
-    assert words in report["variable-without-effect"]["value"]
-    assert report.code == 7
-
-
-def test_a_limit_that_is_lower_than_the_shares_counts(examine):
-    assert "variable-without-effect" not in examine(command=inside("export CUDA_DEVICE_MEMORY_LIMIT=512m"))
