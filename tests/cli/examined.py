@@ -28,6 +28,7 @@ class Report:
         return any(found["id"] == kind for found in self.findings)
 
     def __getitem__(self, kind: str) -> dict[str, str]:
+        found: dict[str, str]
         (found,) = [found for found in self.findings if found["id"] == kind]
         return found
 

@@ -22,6 +22,7 @@ from tests.kube.api_server import ApiServer, Fault
 from tests.kube.support import FakeClock, client_of, scenario
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
     from pathlib import Path
 
     from lightkube.config.kubeconfig import SingleConfig
@@ -330,7 +331,8 @@ def _login(tmp_path: Path, script: str, version: str = "v1") -> SingleConfig:
     return load_config(file, "b")
 
 
-def test_a_login_program_is_asked_once_and_when_its_token_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("by_poster", [False, True], ids=["client", "poster"])
+def test_a_login_program_is_asked_once_and_when_its_token_is_refused(tmp_path: Path, by_poster: bool) -> None:
     """K25: how people reach the clusters of clouds. Four requests at once are one question to whoever sits there."""
     script = (
         'echo "$KUBERNETES_EXEC_INFO" >> asked; n=$(wc -l < asked)\necho "{\\"status\\": {\\"token\\": \\"$1$n\\"}}"'
@@ -339,11 +341,18 @@ def test_a_login_program_is_asked_once_and_when_its_token_is_refused(tmp_path: P
 
     async def play(server: ApiServer) -> None:
         server.put_pod("a", "u1")
-        async with Client.connect(config._replace(cluster=server.config().cluster), manager="test") as client:
-            await asyncio.gather(*(client.get(Pod, "a", namespace="default") for _ in range(4)))
+        there = config._replace(cluster=server.config().cluster)
+        async with Client.connect(there, manager="test") as client, Poster(there) as poster:
+
+            def asks() -> Awaitable[object]:
+                if by_poster:
+                    return poster.post("/api/v1/pods", b"{}")
+                return client.get(Pod, "a", namespace="default")
+
+            await asyncio.gather(*(asks() for _ in range(4)))
             assert set(server.tokens) == {"tok1"}
             server.refused_tokens.add("tok1")
-            await asyncio.gather(*(client.get(Pod, "a", namespace="default") for _ in range(4)))
+            await asyncio.gather(*(asks() for _ in range(4)))
             assert server.tokens[-1] == "tok2"
         asked = (tmp_path / "asked").read_text().splitlines()
         assert len(asked) == 2
@@ -362,12 +371,20 @@ def test_a_login_program_is_asked_once_and_when_its_token_is_refused(tmp_path: P
     ],
 )
 def test_a_login_program_that_helps_nobody_is_named(tmp_path: Path, script: str, version: str, told: str) -> None:
-    async def run() -> None:
-        async with Client.connect(_login(tmp_path, script, version), manager="test") as client:
-            await client.get(Pod, "a", namespace="default")
+    config = _login(tmp_path, script, version)
+    named = f"login program ./login: {told}"
 
-    with pytest.raises(KubeError, match=f"login program ./login: {told}"):
-        asyncio.run(run())
+    async def run() -> None:
+        async with Client.connect(config, manager="test") as client:
+            with pytest.raises(KubeError, match=named):
+                await client.get(Pod, "a", namespace="default")
+        async with Poster(config) as poster, Client.connect(config, manager="test", streams=poster) as client:
+            answer = await poster.post(POD, b"{}")
+            assert (answer.status, answer.is_sent, named in answer.message) == (0, False, True)
+            with pytest.raises(KubeError, match=named):
+                await anext(client.watch(Pod, version="1"))
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize(
@@ -381,8 +398,11 @@ def test_a_login_program_that_helps_nobody_is_named(tmp_path: Path, script: str,
 def test_what_cannot_be_used_to_connect_is_named(tmp_path: Path, user: str) -> None:
     file = tmp_path / "config"
     file.write_text(KUBECONFIG.replace("token: secret", user))
-    with pytest.raises(KubeError, match=f"kubeconfig {file}, context b: .*; correct it"):
-        Client.connect(load_config(file, "b"), manager="test")
+    config, named = load_config(file, "b"), f"kubeconfig {file}, context b: .*; correct it"
+    with pytest.raises(KubeError, match=named):
+        Client.connect(config, manager="test")
+    with pytest.raises(KubeError, match=named):
+        Poster(config)
 
 
 @pytest.mark.parametrize(

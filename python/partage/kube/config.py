@@ -2,14 +2,15 @@
 
 $KUBECONFIG may name several files, as for kubectl: of two that say the same the first counts. A service account's token
 is short-lived and kubelet renews its file, so the file is read again once a minute and at every 401. What can go wrong:
-no configuration at all, or one that cannot be read; KubeError says which file.
+no configuration at all, one that cannot be read, or a login that does not work; KubeError says which file or program.
+Both kinds of clients, lightkube's and `poster.py`'s, are made of what `connection` returns.
 """
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import httpx2
 import msgspec
@@ -121,10 +122,13 @@ class TokenFile(httpx2.Auth):
                 raise KubeError(str(self._path), error.strerror, "a token that can be read", step) from error
 
 
-def http_client(config: SingleConfig, conn_parameters: ConnectionParams) -> httpx2.AsyncClient:
-    """Return the HTTP client for a configuration."""
+def connection(config: SingleConfig, parameters: ConnectionParams) -> dict[str, Any]:
+    """Return what an HTTP client needs of a configuration, by httpx2's names: `base_url`, `verify`, `auth` and limits.
+
+    Raises KubeError, which names the kubeconfig and its context.
+    """
     try:
-        settings = conn_parameters.httpx_params(config)
+        settings = parameters.httpx_params(config)
     except _UNREADABLE as error:
         subject = f"kubeconfig {config.fname or ''}, context {config.context_name}"
         limit, step = "certificates and a login that can be used", "correct it, or name another context with --context"
@@ -134,7 +138,12 @@ def http_client(config: SingleConfig, conn_parameters: ConnectionParams) -> http
         settings["auth"] = TokenFile(str(config.abs_file(user.token_file)), SystemClock())
     elif user is not None and user.exec is not None and user.token is None:
         settings["auth"] = ExecLogin(user.exec, config.fname.parent if config.fname else None)
-    return httpx2.AsyncClient(**settings)
+    return settings
+
+
+def http_client(config: SingleConfig, conn_parameters: ConnectionParams) -> httpx2.AsyncClient:
+    """Return lightkube's HTTP client for a configuration; raises KubeError as `connection` does."""
+    return httpx2.AsyncClient(**connection(config, conn_parameters))
 
 
 def time_limits(quiet_s: float = ANSWER_S) -> httpx2.Timeout:

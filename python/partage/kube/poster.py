@@ -2,7 +2,7 @@
 
 Not among the room's own names, for the node agent does without an HTTP client of this kind. The room's `Client` goes
 through lightkube and httpx2, which take 0.8 ms of processor time a request where aiohttp's client takes 0.2 ms, and as
-much for each event of a watch; whoever binds a hundred pods a second cares. Same configuration, token and certificates
+much for each event of a watch; whoever binds a hundred pods a second cares. Same configuration, logins and certificates
 as there. A `Client` that is given a poster watches by it.
 
 A post may have happened although nobody heard so. That is the caller's to judge, so `post` never raises for what the
@@ -11,7 +11,7 @@ network or the server does and never tries again by itself: `Answer` says what i
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 
@@ -21,11 +21,12 @@ import msgspec
 from lightkube.config.client_adapter import ConnectionParams
 
 from partage.kube.clock import SystemClock
-from partage.kube.config import TokenFile
+from partage.kube.config import connection
 from partage.kube.streams import Stream
+from partage.model import KubeError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Generator
+    from collections.abc import AsyncGenerator
     from types import TracebackType
 
     from lightkube.config.kubeconfig import SingleConfig
@@ -81,12 +82,11 @@ class Poster:
     """One API server. Safe to use from many tasks of one event loop at once; `close` ends its connections."""
 
     def __init__(self, config: SingleConfig) -> None:
-        settings = ConnectionParams().httpx_params(config)
+        """Make one for a configuration, of which nothing is sent yet; raises KubeError where it cannot be used."""
+        settings = connection(config, ConnectionParams())
         self._server: str = settings["base_url"].rstrip("/")
         self._tls = settings["verify"]
         self._auth: httpx2.Auth | None = settings["auth"]
-        if config.user is not None and config.user.token_file is not None:
-            self._auth = TokenFile(str(config.abs_file(config.user.token_file)), SystemClock())
         self._clock = SystemClock()
         self._signed, self._signed_at = "", float("-inf")
         self._session: aiohttp.ClientSession | None = None
@@ -108,26 +108,29 @@ class Poster:
 
     async def post(self, path: str, body: bytes) -> Answer:
         """Send one JSON body to a path such as `/api/v1/namespaces/a/pods/b/binding`, once."""
-        signed = self._sign()
-        answer = await self._send(path, body, signed)
-        if answer.status == UNAUTHORIZED:  # the token is another by now: the server has done nothing
-            again = self._sign_again()
-            if again != signed:
-                answer = await self._send(path, body, again)
+        try:
+            signed = await self._sign()
+            answer = await self._send(path, body, signed)
+            if answer.status == UNAUTHORIZED:  # the token is another by now: the server has done nothing
+                again = await self._sign_again(signed)
+                if again != signed:
+                    answer = await self._send(path, body, again)
+        except KubeError as error:  # there is no login, so nothing was sent or the server took nothing
+            return Answer(0, message=str(error), is_sent=False)
         return answer
 
     @asynccontextmanager
     async def stream(self, path: str, quiet_s: float) -> AsyncGenerator[Stream]:
         """Open an answer without end, which is given up after `quiet_s` without a byte; raises ConnectionError.
 
-        That is also what reading it raises.
+        That is also what reading it raises. KubeError where there is no login.
         """
-        signed = self._sign()
+        signed = await self._sign()
         try:
             response = await self._open(path, quiet_s, signed)
             try:
                 if response.status == UNAUTHORIZED:
-                    again = self._sign_again()
+                    again = await self._sign_again(signed)
                     if again != signed:
                         response.close()
                         response = await self._open(path, quiet_s, again)
@@ -164,35 +167,30 @@ class Poster:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             return Answer(0, message=f"no whole answer: {type(error).__name__} {error}".rstrip())
 
-    def _sign(self) -> str:
+    async def _sign(self) -> str:
         """Return the header that signs a request; it is kept for moments, since making it takes as long as sending."""
         now = self._clock.now()
         if now - self._signed_at >= SIGNED_S:
-            self._signed, self._signed_at = next(self._signing()), now
+            self._signed, self._signed_at = await self._signature(), now
         return self._signed
 
-    def _sign_again(self) -> str:
+    async def _sign_again(self, refused: str) -> str:
         """Return the header to try where that one was refused; it is the same where there is no other."""
-        signing = self._signing()
-        self._signed, self._signed_at = next(signing), self._clock.now()
-        with suppress(StopIteration):
-            self._signed = signing.send(None)
+        self._signed, self._signed_at = await self._signature(refused), self._clock.now()
         return self._signed
 
-    def _signing(self) -> Generator[str, None, None]:
-        """Yield the header that signs a request, and once more the one to try where that was refused."""
+    async def _signature(self, refused: str | None = None) -> str:
+        """Ask the login for a header, and once more where it is the refused one, which many may find at once."""
         if self._auth is None:
-            yield ""
-            return
+            return ""
         request = httpx2.Request("POST", self._server)
-        flow = self._auth.sync_auth_flow(request)
-        try:
-            signed = next(flow)
-            yield signed.headers.get("Authorization", "")
-            signed = flow.send(httpx2.Response(UNAUTHORIZED, request=request))
-            yield signed.headers.get("Authorization", "")
-        except StopIteration:
-            return
+        async with aclosing(self._auth.async_auth_flow(request)) as flow:
+            signed: str = (await anext(flow)).headers.get("Authorization", "")
+            if signed == refused:
+                with suppress(StopAsyncIteration):
+                    again = await flow.asend(httpx2.Response(UNAUTHORIZED, request=request))
+                    signed = again.headers.get("Authorization", "")
+        return signed
 
 
 def _answer(response: aiohttp.ClientResponse, content: bytes) -> Answer:

@@ -26,7 +26,10 @@ class Streams(Protocol):
     """A way to the API server."""
 
     def stream(self, path: str, quiet_s: float) -> AbstractAsyncContextManager[Stream]:
-        """Open an answer, which is given up after so long without a byte; raises ConnectionError, as does reading."""
+        """Open an answer, which is given up after so long without a byte; raises ConnectionError, as does reading.
+
+        KubeError where there is no login.
+        """
 
 
 async def lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
