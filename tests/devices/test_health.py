@@ -159,6 +159,39 @@ def test_events_and_questions_in_one_stream(monkeypatch: pytest.MonkeyPatch) -> 
     assert found[2].reason == LOST.fault
 
 
+def test_k13_a_storm_of_harmless_xids_keeps_no_card_from_being_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pod that crashes again and again: its XIDs come more often than cards are asked, failed ones and others."""
+    monkeypatch.setattr(health, "XidThread", NoThread)
+    lost: set[str] = set()
+
+    async def probe(uuid: str) -> Answer:
+        return LOST if uuid in lost else WELL
+
+    async def go() -> list[HealthChange]:
+        clock = HandClock()
+        watch = HealthWatch(book(), HealthOptions(), clock, None, probe)
+        watch.watch(frozenset({"a", "b"}))
+        changes = watch.changes()
+        found: list[HealthChange] = []
+        for at_fault in ({"a"}, set()):
+            lost.clear()
+            lost.update(at_fault)
+            coming = asyncio.ensure_future(anext(changes))
+            for _ in range(200):
+                for _ in range(20):
+                    await asyncio.sleep(0)
+                if coming.done():
+                    break
+                NoThread.tell(Xid("b", 31))
+                clock.move(0.5)
+            assert coming.done(), f"{found}: no card was asked within 100 s of XIDs"
+            found.append(await coming)
+        await changes.aclose()
+        return found
+
+    assert asyncio.run(go()) == [HealthChange("a", False, LOST.fault), HealthChange("a", True)]
+
+
 def test_a_card_for_which_the_driver_hangs_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "XidThread", NoThread)
 

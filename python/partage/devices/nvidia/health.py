@@ -139,6 +139,7 @@ class HealthWatch:
         self._cards: frozenset[str] = frozenset()
         self._thread: XidThread | None = None
         self._asking: dict[str, asyncio.Future[Answer]] = {}
+        self._asked_at = clock.now()
 
     def watch(self, uuids: frozenset[str]) -> None:
         """Watch these cards from now on."""
@@ -200,8 +201,11 @@ class HealthWatch:
         return frozenset(uuid for uuid in self._cards if self._book.reason(uuid))
 
     async def _next(self, heard: asyncio.Queue[Xid | Disturbed]) -> Xid | Disturbed | None:
-        """Return what was heard; None when it is time to ask."""
-        wait = self.options.probe_failed_s if self._book.has_failed else self.options.probe_s
+        """Return what was heard; None when it is time to ask, however much is heard meanwhile."""
+        every = self.options.probe_failed_s if self._book.has_failed else self.options.probe_s
+        wait = self._asked_at + every - self._clock.now()
+        if wait <= 0:
+            return None
         listening, bell = asyncio.ensure_future(heard.get()), asyncio.ensure_future(self._clock.sleep(wait))
         try:
             await asyncio.wait((listening, bell), return_when=asyncio.FIRST_COMPLETED)
@@ -215,6 +219,7 @@ class HealthWatch:
         """Ask every card; one that does not answer in time is not asked again until it has."""
         for uuid in self._cards - self._asking.keys():
             self._asking[uuid] = asyncio.ensure_future(probe(uuid))
+        self._asked_at = self._clock.now()
         if not self._asking:
             return []
         bell = asyncio.ensure_future(self._clock.sleep(self.options.answer_s))
@@ -225,7 +230,7 @@ class HealthWatch:
             bell.cancel()
             all_of_them.cancel()
             await asyncio.gather(bell, all_of_them, return_exceptions=True)
-        now = self._clock.now()
+        self._asked_at = now = self._clock.now()
         found = []
         for uuid, asked in list(self._asking.items()):
             late = Answer(fault=f"the driver did not answer within {self.options.answer_s:g} s")
