@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 MI = 1 << 20
 LOOK = """
 with Nvml(libraries) as nvml:
-    print(json.dumps(shown(Discovery(Options()).look(nvml, HealthBook(HealthOptions())))))
+    print(json.dumps(shown(Discovery(Options()).look(nvml))))
 """
 
 
@@ -64,12 +64,12 @@ def test_a_lost_card_stays_listed_with_all_that_was_known_of_it(on_machine: OnMa
         "8xh100",
         """
         with Nvml(libraries) as nvml, Machine() as there:
-            discovery, book = Discovery(Options()), HealthBook(HealthOptions())
-            before = shown(discovery.look(nvml, book))
+            discovery = Discovery(Options())
+            before = shown(discovery.look(nvml))
             faults.lose_device(there, 3)
-            lost = shown(discovery.look(nvml, book))
+            lost = shown(discovery.look(nvml))
             faults.restore_device(there, 3)
-            print(json.dumps([before, lost, shown(discovery.look(nvml, book))]))
+            print(json.dumps([before, lost, shown(discovery.look(nvml))]))
         """,
     )
     assert [card[6] for card in lost["cards"]] == [index != 3 for index in range(8)]
@@ -84,12 +84,12 @@ def test_one_card_for_which_nvml_answers_nothing_takes_no_other_down(on_machine:
         "8xh100",
         """
         with Nvml(libraries) as nvml, Machine() as there:
-            discovery, book = Discovery(Options()), HealthBook(HealthOptions())
-            discovery.look(nvml, book)
+            discovery = Discovery(Options())
+            discovery.look(nvml)
             faults.break_nvml(there, 6, "NVML_ERROR_UNKNOWN")
-            broken = shown(discovery.look(nvml, book))
+            broken = shown(discovery.look(nvml))
             faults.clear(there)
-            print(json.dumps([broken, shown(discovery.look(nvml, book))]))
+            print(json.dumps([broken, shown(discovery.look(nvml))]))
         """,
     )
     assert [card[6] for card in broken["cards"]] == [index != 6 for index in range(8)]
@@ -137,7 +137,7 @@ def test_a_card_that_failed_before_it_was_seen_is_named_by_the_kernel_module(
         with Nvml(libraries) as nvml, Machine() as there:
             cards = [read_card(index) for index in range(nvml.count())]
             faults.lose_device(there, 2)
-            nameless = shown(Discovery(Options(), proc=proc).look(nvml, HealthBook(HealthOptions())))
+            nameless = shown(Discovery(Options(), proc=proc).look(nvml))
             for card in cards:
                 place = proc / "gpus" / card.address
                 place.mkdir(parents=True)
@@ -145,13 +145,13 @@ def test_a_card_that_failed_before_it_was_seen_is_named_by_the_kernel_module(
                     f"Model: \\t\\t {{card.name}}\\nGPU UUID: \\t {{card.uuid}}\\n"
                     f"Bus Location: \\t {{card.address}}\\nDevice Minor: \\t {{card.minor}}\\n"
                 )
-            named = shown(Discovery(Options(), proc=proc).look(nvml, HealthBook(HealthOptions())))
+            named = shown(Discovery(Options(), proc=proc).look(nvml))
             faults.restore_device(there, 2)
             late = Discovery(Options(), proc=proc)
             faults.lose_device(there, 2)
-            late.look(nvml, HealthBook(HealthOptions()))
+            late.look(nvml)
             faults.restore_device(there, 2)
-            ready = shown(late.look(nvml, HealthBook(HealthOptions())))
+            ready = shown(late.look(nvml))
             print(json.dumps([nameless, named, ready, cards[2].uuid]))
         """
     nameless, named, ready, uuid = on_machine("8xh100", text)
@@ -171,7 +171,7 @@ def test_cards_left_out_are_as_if_they_were_not_there(on_machine: OnMachine, key
         "8xh100",
         f"""
         with Nvml(libraries) as nvml:
-            print(json.dumps(shown(Discovery(Options({key})).look(nvml, HealthBook(HealthOptions())))))
+            print(json.dumps(shown(Discovery(Options({key})).look(nvml))))
         """,
     )
     assert len(found["cards"]) == left

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partage.devices.backend import HealthChange
-from partage.devices.nvidia import health, xids
+from partage.devices.backend import Card, HealthChange, Inventory
+from partage.devices.nvidia import backend, health, xids
 from partage.devices.nvidia.cards import Answer
 from partage.devices.nvidia.health import HealthBook, HealthWatch
-from partage.devices.nvidia.options import APPLICATION_XIDS, HealthOptions
+from partage.devices.nvidia.options import APPLICATION_XIDS, HealthOptions, Options
 from partage.devices.nvidia.xids import Disturbed, Xid, XidThread
 from partage.model import DeviceError
 from tests.devices.clock import HandClock
@@ -192,6 +192,51 @@ def test_k13_a_storm_of_harmless_xids_keeps_no_card_from_being_asked(monkeypatch
     assert asyncio.run(go()) == [HealthChange("a", False, LOST.fault), HealthChange("a", True)]
 
 
+def test_k13_an_xid_while_cards_are_looked_for_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look lasts, longest where a card has just failed; what it saw before that is not the last word."""
+    monkeypatch.setattr(health, "XidThread", NoThread)
+    monkeypatch.setattr(health, "ask", lambda _: WELL)
+    monkeypatch.setattr(backend, "Nvml", lambda _: None)
+    looks, may_end = threading.Semaphore(0), threading.Semaphore(0)
+
+    class Looks:
+        unfit: frozenset[str] = frozenset()
+
+        def __init__(self, *_: object, **__: object) -> None: ...
+
+        def look(self, _: object) -> Inventory:
+            looks.release()
+            assert may_end.acquire(timeout=60)
+            return Inventory(tuple(Card(uuid, 0, "card", 1, 1, 10) for uuid in "ab"), ())
+
+        def known(self) -> dict[str, object]:
+            return {}
+
+    monkeypatch.setattr(backend, "Discovery", Looks)
+
+    async def go() -> list[list[str]]:
+        cards = backend.NvidiaBackend(Options(), HandClock(), None)
+        found: list[list[str]] = []
+        may_end.release()
+        found.append([card.reason for card in (await cards.discover()).cards])
+        changes = cards.watch_health()
+        coming = asyncio.ensure_future(anext(changes))
+        await asyncio.sleep(0)
+        looking = asyncio.gather(cards.discover(), cards.discover())  # a reload of settings asks beside the clock
+        assert await asyncio.to_thread(looks.acquire, timeout=60)
+        assert await asyncio.to_thread(looks.acquire, timeout=60)
+        NoThread.tell(Xid("b", 79))
+        assert (await coming).uuid == "b"
+        may_end.release()
+        found += [[card.reason for card in inventory.cards] for inventory in await looking]
+        await changes.aclose()
+        cards.close()
+        return found
+
+    failed = ["", "XID 79 (GPU has fallen off the bus)"]
+    assert asyncio.run(go()) == [["", ""], failed, failed]
+
+
 def test_a_card_for_which_the_driver_hangs_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "XidThread", NoThread)
 
@@ -331,7 +376,7 @@ def test_a_card_that_needs_a_reset_is_unhealthy_from_the_first_look(on_machine: 
         with Nvml(libraries) as nvml, Machine() as there:
             faults.raise_xid(there, 1, 48)
             faults.raise_xid(there, 2, 31)
-            print(json.dumps(shown(Discovery(Options()).look(nvml, HealthBook(HealthOptions())))))
+            print(json.dumps(shown(Discovery(Options()).look(nvml))))
         """,
     )["cards"]
     assert [card[6] for card in cards] == [index != 1 for index in range(8)]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from partage.devices.backend import CardUse, ContainerEdits, Enforcement, HealthChange, Inventory
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from pathlib import Path
 
+    from partage.devices.backend import Card
     from partage.devices.nvidia.cards import RawCard
     from partage.model.grant import GrantShare, Mode
 
@@ -71,27 +73,34 @@ class NvidiaBackend:
 
     async def discover(self) -> Inventory:
         """Return what there is now; raises DeviceError where NVML does not answer at all."""
-        if self._looking is None:
-            self._looking = asyncio.get_running_loop().run_in_executor(self._thread, self._look)
+        looking = self._looking  # another may ask meanwhile (SIGHUP) and is told the same
+        if looking is None:
+            looking = self._looking = asyncio.get_running_loop().run_in_executor(self._thread, self._look)
         bell = asyncio.ensure_future(self._clock.sleep(LOOK_S))
         try:
-            await asyncio.wait((self._looking, bell), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((looking, bell), return_when=asyncio.FIRST_COMPLETED)
         finally:
             bell.cancel()
             await asyncio.gather(bell, return_exceptions=True)
-        if not self._looking.done():
+        if not looking.done():
             limit, step = f"it is waited for {LOOK_S:g} s", "see what the kernel's log says of the driver (NVRM)"
             raise DeviceError("NVML", "does not answer", limit, step)
-        looked, self._looking = self._looking, None
-        inventory, self._cards = looked.result()
+        if self._looking is looking:
+            self._looking = None
+        inventory, self._cards = looking.result()
         self._watch.watch(frozenset(card.uuid for card in inventory.cards))
-        return inventory
+        return replace(inventory, cards=tuple(map(self._with_health, inventory.cards)))
+
+    def _with_health(self, card: Card) -> Card:
+        """Return a card that was found with what health knows of it now: a look lasts, and XIDs come meanwhile."""
+        reason = self._book.reason(card.uuid)
+        return replace(card, healthy=False, reason=reason) if reason else card
 
     def _look(self) -> tuple[Inventory, Mapping[str, RawCard]]:
         if self._session is None:
             self._session = Nvml(self._libraries)
         try:
-            return self._discovery.look(self._session, self._book), self._discovery.known()
+            return self._discovery.look(self._session), self._discovery.known()
         except DeviceError:
             session, self._session = self._session, None
             session.close()

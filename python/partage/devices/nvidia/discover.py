@@ -8,7 +8,7 @@ answer (DeviceError); everything else is a card's reason.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -35,13 +35,6 @@ NO_SIZE: Final = "does not say how much memory it has: set nvidia.preconfiguredM
 log = structlog.get_logger("partage.nvidia")
 
 
-class Health(Protocol):
-    """What is known of a card's health beside whether it answers now."""
-
-    def reason(self, uuid: str) -> str:
-        """Return why the card is not healthy; empty: it is."""
-
-
 class Discovery:
     """What was found, and is found again at each look."""
 
@@ -60,16 +53,16 @@ class Discovery:
         cards = sorted(self._at.values(), key=lambda card: card.index)
         return {card.uuid: card for card in cards if not self.options.leaves_out(card)}
 
-    def look(self, nvml: Nvml, health: Health) -> Inventory:
-        """Return the cards there are now; raises DeviceError where NVML does not answer at all."""
+    def look(self, nvml: Nvml) -> Inventory:
+        """Return the cards there are now, well where they answer; raises DeviceError where NVML does not at all.
+
+        What is known of them beside that may change while a look lasts, and is put over it after its end (backend.py).
+        """
         faults = self._read(nvml.count())
         cards = list(self.known().values())
         self.unfit = frozenset(card.uuid for card in cards if self._unfit(card))
         answering = {card.uuid: card for card in cards if card.index not in faults}
-        found = tuple(
-            self._card(card, health.reason(card.uuid) or faults.get(card.index, "") or reason_by(card.action))
-            for card in cards
-        )
+        found = tuple(self._card(card, faults.get(card.index, "") or reason_by(card.action)) for card in cards)
         facts = {
             DRIVER: nvml.driver_version(),
             CUDA: nvml.cuda_version(),
