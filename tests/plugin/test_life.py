@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import shutil
 import socket
@@ -21,6 +22,7 @@ from partage_plugin import agent as agents
 from partage_plugin import front
 from partage_plugin.handover.cdi import CdiDirectory
 from partage_plugin.handover.desk import Claim
+from partage_plugin.kubelet import register
 from partage_plugin.proto.deviceplugin.v1beta1 import api_pb2, api_pb2_grpc
 from tests.plugin.test_handover import refused, run
 from tests.plugin.world import CARDS, GI, World, card, grant_text, part, pod_of, share
@@ -105,6 +107,48 @@ def test_its_socket_vanishes(tmp_path: Path) -> None:
             (world.places.plugins / world.kubelet.requests[0].endpoint).unlink()
             await world.kubelet.until(lambda kubelet: len(kubelet.requests) > 1 and kubelet.devices)
             await started(world, "u1", app=part())
+
+    run(go())
+
+
+def test_k12_sockets_that_somebody_removed_under_a_kubelet_that_runs(tmp_path: Path) -> None:
+    """It cannot be registered with until it restarts, but it still follows us: its pods get their shares meanwhile."""
+
+    async def go() -> None:
+        world = World(tmp_path)
+        async with world.running() as agent:
+            for _ in range(3):
+                for path in world.places.plugins.iterdir():
+                    path.unlink()
+                await until(lambda: list(world.places.plugins.glob("partage-*.sock")))
+            await started(world, "u1", app=part(share(1)))
+            assert len(world.kubelet.healthy()) == 20
+            assert len(world.kubelet.requests) == 1
+            await world.kubelet.restart()
+            await world.kubelet.registered()
+            await started(world, "u2", app=part())
+            assert agent.is_ready
+
+    run(go())
+
+
+def test_k12_no_inotify_to_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other programs use up the machine's instances: kubelet is found all the same, by looking."""
+
+    def used_up() -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(register, "Inotify", used_up)
+
+    async def go() -> None:
+        world = World(tmp_path)
+        async with world.agent():
+            await until(lambda: list(world.places.plugins.glob("partage-*.sock")))
+            await world.kubelet.start()
+            await world.kubelet.registered()
+            await world.kubelet.restart()
+            await world.kubelet.registered()
+        await world.kubelet.stop()
 
     run(go())
 

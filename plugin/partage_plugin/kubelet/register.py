@@ -2,9 +2,11 @@
 
 Serve first, then rebuild what kubelet's checkpoint names, then register; again whenever kubelet.sock is another one or
 our own socket vanished (a kubelet that starts removes all sockets in its directory). inotify tells at once; a slow look
-finds what an event was lost for. The first registration with a new kubelet is made at once, only repeats are spaced.
+finds what an event was lost for, and a look each second replaces it where the machine's instances or watches are used
+up (`fs.inotify.*` are one sum for all programs of a user). The first registration with a new kubelet is made at once, only repeats are spaced.
 
 Each instance serves on a socket name of its own, so that an old agent and its successor never remove each other's. A
+kubelet whose socket somebody removed still follows us and takes no registration: what it follows is served on. A
 plugin of somebody else that serves the same cards is named and not fought over. What can go wrong: kubelet does not
 answer (asked again, ever less often up to 5 s), no right in its directory (RegistrationError ends the agent).
 """
@@ -42,6 +44,7 @@ VERSION: Final = "v1beta1"
 OURS: Final = "partage-"
 APART_S: Final = 1.0  # between two registrations with kubelets that follow each other
 LOOK_EVERY_S: Final = 10.0
+LOOK_BLIND_S: Final = 1.0  # without inotify
 ANSWER_S: Final = 5.0
 AGAIN_FIRST_S: Final = 0.05
 AGAIN_LAST_S: Final = 5.0
@@ -95,6 +98,8 @@ class Registrar:
         self._is_ours = is_ours
         self._served = 0
         self._server: grpc.aio.Server | None = None
+        self._former: grpc.aio.Server | None = None  # that kubelet follows still, though its socket is gone
+        self._look_every = LOOK_EVERY_S
         self._socket: Path | None = None
         self._socket_is: _Identity | None = None
         self._kubelet: _Identity | None = None  # that took our registration
@@ -122,25 +127,35 @@ class Registrar:
     async def run(self) -> None:
         """Serve, register, and stay so until cancelled."""
         try:
-            with Inotify() as events:
-                self._watch(events)
+            with contextlib.ExitStack() as watched:
+                events = self._watch(watched)
                 async with asyncio.TaskGroup() as tasks:
-                    tasks.create_task(self._listen(events), name="device plugin directory")
+                    if events is not None:
+                        tasks.create_task(self._listen(events), name="device plugin directory")
                     tasks.create_task(self._loop(), name="registration")
         finally:
             await self._give_up()
 
-    def _watch(self, events: Inotify) -> None:
-        mask = Mask.CREATE | Mask.MOVED_TO | Mask.DELETE | Mask.MOVED_FROM | Mask.ATTRIB
+    def _watch(self, watched: contextlib.ExitStack) -> Inotify | None:
+        """Make the directory ready; return its events, None where the machine has none to give."""
         try:
             self._directory.mkdir(mode=0o755, parents=True, exist_ok=True)
             self._remove_leftovers()
-            events.add_watch(self._directory, mask | Mask.ONLYDIR)
         except OSError as error:
             step = "mount kubelet's device plugin directory into the agent, writable"
             raise RegistrationError(
                 str(self._directory), error.strerror or error, "shares are registered there", step
             ) from error
+        mask = Mask.CREATE | Mask.MOVED_TO | Mask.DELETE | Mask.MOVED_FROM | Mask.ATTRIB
+        try:
+            events = watched.enter_context(Inotify())
+            events.add_watch(self._directory, mask | Mask.ONLYDIR)
+        except OSError as error:
+            step = "raise fs.inotify.max_user_instances and max_user_watches"
+            log.warning("no inotify; kubelet is looked for each second", error=error.strerror or str(error), step=step)
+            self._look_every = LOOK_BLIND_S
+            return None
+        return events
 
     async def _listen(self, events: Inotify) -> None:
         """Wake the loop at what is ours, until cancelled. Read by hand: kubelet's checkpoint is written here, too."""
@@ -159,7 +174,7 @@ class Registrar:
     async def _loop(self) -> None:
         while True:
             self._wake.clear()
-            delay = await self._step()
+            delay = min(await self._step(), self._look_every)
             with contextlib.suppress(TimeoutError):
                 await self._until_woken(delay)
 
@@ -198,6 +213,7 @@ class Registrar:
         return self._registered_at + (APART_S if is_new else FOLLOWED_S) - self._clock.now()
 
     async def _register(self, kubelet: _Identity) -> float:
+        await self._let_former_go()
         await self._rebuild()
         self._foreign = await find_foreign(self._directory, OURS, KUBELET_SOCKET, self._is_ours)
         if self._foreign is not None:
@@ -238,7 +254,7 @@ class Registrar:
     # ---- our own socket ------------------------------------------------------------------------------------------
 
     async def _serve(self) -> None:
-        """Serve on a new socket; one that vanished under us is given up after that."""
+        """Serve on a new socket; one that vanished under us is given up once kubelet takes another, or follows none."""
         old = self._server
         again = f".{self._served}" if self._served else ""
         name = f"{OURS}{self._resource.replace('/', '-')}-{os.getpid()}{again}.sock"
@@ -259,14 +275,22 @@ class Registrar:
         self._socket_is = identity(path)
         self._kubelet = None
         log.info("serving", socket=str(path))
-        if old is not None:
+        if self._former is None and self._plugin.streams > 0:
+            self._former = old
+        elif old is not None:
             await old.stop(0)
+
+    async def _let_former_go(self) -> None:
+        """End what kubelet followed, before it is asked anew: it takes the end of the former for that of the latter."""
+        former, self._former = self._former, None
+        if former is not None:
+            await former.stop(0)
 
     async def _give_up(self) -> None:
         """Stop serving. gRPC removes the file of that name, whoever made it: only ours has ever had it."""
-        server, self._server = self._server, None
-        if server is not None:
-            await server.stop(_GRACE_S)
+        servers = (self._former, self._server)
+        self._former = self._server = None
+        await asyncio.gather(*(server.stop(_GRACE_S) for server in servers if server is not None))
 
     def _remove_leftovers(self) -> None:
         """Remove sockets of killed agents: those at which nobody listens, and only while they are the same."""
