@@ -9,12 +9,15 @@ from hypothesis import strategies as st
 from partage.model import GrantError, ShareClass
 from partage.model.grant import ContainerGrant, Grant, GrantShare
 from partage.model.hami_twin import encode_twin, named_cards, parse_twin
+from partage.model.need import Role
 
 MI = 1 << 20
 
 
 def parse(text, *containers):
-    return parse_twin(text, containers, uid="u1", node="n1", pod="default/p")
+    roles = {"init": Role.INIT, "proxy": Role.SIDECAR}
+    order = [(name, roles.get(name, Role.APP)) for name in containers]
+    return parse_twin(text, order, uid="u1", node="n1", pod="default/p")
 
 
 def share(uuid="GPU-a", memory=8 << 30, cores=300, backend="nvidia"):
@@ -47,6 +50,30 @@ def test_an_init_container_without_a_card_keeps_its_empty_entry():
     assert told(found) == {"app": [("GPU-a", 4000 * MI, 300), ("GPU-b", 4000 * MI, 300)]}
     part = found.containers["app"]
     assert (part.share_class, part.shares[0].ceiling) == (ShareClass.FIXED, 300)
+
+
+@pytest.mark.parametrize(
+    ("text", "apps"),
+    [
+        pytest.param("GPU-a,NVIDIA,1000,0:;GPU-b,NVIDIA,2000,0:;", ("app", "more"), id="init containers left out"),
+        pytest.param(";;GPU-a,NVIDIA,1000,0:;GPU-b,NVIDIA,2000,0:;", ("app", "more"), id="as today"),
+        pytest.param(
+            "GPU-a,NVIDIA,1000,0:;,,0,0:;GPU-b,NVIDIA,2000,0:;", ("app", "none", "more"), id="nothing in words"
+        ),
+    ],
+)
+def test_k25_pods_that_an_older_hami_placed_are_counted(text, apps):
+    """HAMi#2899, HAMi#991: without entries of init containers, and with `,,0,0:` where a container has nothing.
+
+    One that is not understood would close its cards to everybody until the pod is deleted.
+    """
+    found = parse(text, "init", "proxy", *apps)
+    assert told(found) == {"app": [("GPU-a", 1000 * MI, 0)], "more": [("GPU-b", 2000 * MI, 0)]}
+
+
+def test_an_entry_too_few_is_nobodys_to_guess():
+    with pytest.raises(GrantError, match="2 entries; the pod has 4 containers"):
+        parse("GPU-a,NVIDIA,1000,0:;GPU-b,NVIDIA,2000,0:;", "init", "proxy", "init", "app")
 
 
 def test_memory_is_written_rounded_down_and_cores_up():
@@ -128,7 +155,7 @@ def test_any_text_is_a_grant_or_refused_with_our_own_error(text, containers):
     except GrantError:
         named_cards(text)
         return
-    assert encode_twin(found, containers) == text
+    assert encode_twin(found, containers) == text.replace(",,0,0:", "")
 
 
 def test_the_cards_of_a_text_that_cannot_be_read():

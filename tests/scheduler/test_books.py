@@ -249,8 +249,7 @@ def test_a_grant_is_of_what_was_reserved() -> None:
     assert [(one.memory, one.cores, one.ceiling, one.weight) for one in shares] == [(4 * GI, 300, 300, 7)] * 2
     assert grant.containers["lazy"].shares[0].ceiling == 600
     assert grant.containers["lazy"].priority == 2
-    names = [name for name, _ in pod.shape.order]
-    adopted = parse_twin(twin, names, uid=pod.uid, node="n", pod="p")
+    adopted = parse_twin(twin, pod.shape.order, uid=pod.uid, node="n", pod="p")
     assert {name: [one.uuid for one in part.shares] for name, part in adopted.containers.items()} == {
         name: [one.uuid for one in part.shares] for name, part in grant.containers.items()
     }

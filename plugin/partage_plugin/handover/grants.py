@@ -140,9 +140,8 @@ class Grants:
 
     def _adopt(self, pod: Pod, twin: str) -> _Known:
         """Count what HAMi gave a pod; a twin that cannot be read closes the cards that it names."""
-        containers = [name for name, _ in pod.roles]
         try:
-            adopted = hami_twin.parse_twin(twin, containers, uid=pod.uid, node=self._node, pod=pod.full_name)
+            adopted = hami_twin.parse_twin(twin, pod.roles, uid=pod.uid, node=self._node, pod=pod.full_name)
         except GrantError as error:
             cards = sorted(hami_twin.named_cards(twin))
             log.error(

@@ -3,7 +3,9 @@
 Written beside every grant for whoever reads HAMi's. A pod that has only the twin was placed by HAMi: the agent and the
 books count what it has as a grant of term 0, generation 0, and leave the pod itself alone. The text has an entry per
 container in the order of the spec, init containers (sidecars among them) first, each ended by `;` and empty where the
-container has nothing: `uuid,NVIDIA,<MiB>,<cores %>:` per share. What can go wrong: any other text (GrantError).
+container has nothing: `uuid,NVIDIA,<MiB>,<cores %>:` per share. Two older forms are read, too, of pods that HAMi has
+placed long ago: without entries for init containers, and with `,,0,0:` where a container has nothing. What can go
+wrong: any other text (GrantError).
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from partage.model.errors import GrantError
 from partage.model.grant import DEVICES_MAX, GRANT_BYTES_MAX, GRANT_VERSION, ContainerGrant, Grant, GrantShare
+from partage.model.need import Role
 from partage.model.share import CORES_MAX, DEFAULT_PRIORITY, ShareClass, default_weight, times_of
 from partage.model.units import MI
 
@@ -26,6 +29,7 @@ TERM: Final = 0  # of a grant that no scheduler of ours wrote: before all others
 GENERATION: Final = 0
 BACKEND: Final = "nvidia"
 _VENDOR: Final = "NVIDIA"
+_NOTHING: Final = ",,0,0:"
 _PERMILLE: Final = 10  # in a percent
 _MIB_MAX: Final = ((1 << 63) - 1) // MI
 _UUID: Final = re.compile(r"GPU-[!-+\--9<-Z\\^-~]{1,59}")  # printable ASCII without , : ; [ ]
@@ -35,8 +39,8 @@ _STEP: Final = "delete the pod and let its controller make a new one; until then
 _GRANT_STEP: Final = "only Partage's scheduler writes grants: delete the pod and let its controller make a new one"
 
 
-def parse_twin(text: str, containers: Sequence[str], *, uid: str, node: str, pod: str) -> Grant:
-    """Return what the twin in `text` gives; `containers`: names in the order of the spec, `pod`: for messages.
+def parse_twin(text: str, containers: Sequence[tuple[str, Role]], *, uid: str, node: str, pod: str) -> Grant:
+    """Return what the twin in `text` gives; `containers`: in the order of the spec, init ones first; `pod`: its name.
 
     `bound_at` is 0: the twin does not say. Raises GrantError for anything that is not such a text for such containers.
     """
@@ -46,12 +50,15 @@ def parse_twin(text: str, containers: Sequence[str], *, uid: str, node: str, pod
     *entries, rest = text.split(";")
     if rest:
         raise GrantError(subject, f"{_shown(rest)} after the last ;", _FORM, _STEP)
-    if len(entries) != len(containers):
+    order = [name for name, _ in containers]
+    if len(entries) < len(order):  # HAMi before 2.10 did not place init containers, and 2.10 leaves out empty ones
+        order = [name for name, role in containers if role is Role.APP]
+    if len(entries) != len(order):
         raise GrantError(subject, f"{len(entries)} entries", f"the pod has {len(containers)} containers", _STEP)
     parts = {
         name: _container(entry, f"{subject}, container {name!r}")
-        for name, entry in zip(containers, entries, strict=True)
-        if entry
+        for name, entry in zip(order, entries, strict=True)
+        if entry not in {"", _NOTHING}
     }
     return Grant(v=GRANT_VERSION, uid=uid, node=node, term=TERM, bound_at=0, gen=GENERATION, containers=parts)
 

@@ -34,8 +34,7 @@ def use_of(pod: PodFacts) -> PodUse | None:
         if pod.grant:
             grant = parse_grant(text, uid=pod.uid, node=pod.node, pod=subject)
         else:
-            containers = [name for name, _ in pod.order]
-            grant = hami_twin.parse_twin(text, containers, uid=pod.uid, node=pod.node, pod=subject)
+            grant = hami_twin.parse_twin(text, pod.order, uid=pod.uid, node=pod.node, pod=subject)
     except GrantError as error:
         return PodUse(
             pod.subject,
