@@ -158,8 +158,22 @@ def test_c133_a_misspelt_key_is_told_with_those_there_are() -> None:
     assert told is not None
     assert "did you mean limits.nvidia.com/gpumem?" in told
     assert CORES in told
-    assert misspelt("nvidia.com/gpumem") is not None, "without `limits.` nobody counts it"
-    for fine in (MEMORY, "requests.nvidia.com/gpu", "limits.cpu", "pods", "limits.example.com/x", "cpu"):
+    for wrong in (
+        "nvidia.com/gpumem",
+        "limit.nvidia.com/gpumem",
+        "limits.limits.nvidia.com/gpu",
+        "limits.hami.io/gpux",
+    ):
+        assert misspelt(wrong) is not None, "nobody counts it"
+    for fine in (
+        MEMORY,
+        "requests.nvidia.com/gpu",
+        "limits.cpu",
+        "pods",
+        "limits.example.com/x",
+        "xnvidia.com/a",
+        "cpu",
+    ):
         assert misspelt(fine) is None
 
 

@@ -247,8 +247,7 @@ def _grant_of(pod: WatchedPod) -> Grant | None:
         if annotations.get(names.GRANT):
             return parse_grant(annotations[names.GRANT], uid=pod.uid, node=pod.node, pod=subject)
         if TWIN in annotations:
-            containers = [name for name, _ in pod.order]
-            return parse_twin(annotations[TWIN], containers, uid=pod.uid, node=pod.node, pod=subject)
+            return parse_twin(annotations[TWIN], pod.order, uid=pod.uid, node=pod.node, pod=subject)
     except GrantError as error:
         log.warning("not counted in quotas", pod=subject, error=str(error))
     return None

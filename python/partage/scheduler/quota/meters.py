@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 Kind = Literal["memory", "cores", "cards"]
 
 PREFIX: Final = "limits."
+_NATIVE: Final = "requests."
 PERCENT: Final = 10  # permille
 _FORMS: Final = "accepted: a whole amount in the resource's unit (30000, 30k), memory also in bytes (40Gi)"
 
@@ -54,10 +55,12 @@ def _meters(
 
 
 _NVIDIA: Final = "nvidia.com/gpu"
+_SHORT: Final = "hami.io/gpu"
 _VOLCANO: Final = "volcano.sh/vgpu-number"
 METERS: Final[tuple[Meter, ...]] = (
-    *_meters("nvidia", _NVIDIA, ("nvidia.com/gpumem", MI), "nvidia.com/gpucores", _VOLCANO),
-    *_meters("nvidia", _VOLCANO, ("volcano.sh/vgpu-memory", MI), "volcano.sh/vgpu-cores", _NVIDIA),
+    *_meters("nvidia", _NVIDIA, ("nvidia.com/gpumem", MI), "nvidia.com/gpucores", _VOLCANO, _SHORT),
+    *_meters("nvidia", _SHORT, ("hami.io/gpumem", MI), "hami.io/gpucores", _NVIDIA, _VOLCANO),
+    *_meters("nvidia", _VOLCANO, ("volcano.sh/vgpu-memory", MI), "volcano.sh/vgpu-cores", _NVIDIA, _SHORT),
     *_meters("metax", "metax-tech.com/gpu"),
     *_meters("metax", "metax-tech.com/sgpu", ("metax-tech.com/vmemory", GI), "metax-tech.com/vcore"),
     *_meters("kunlun", "kunlunxin.com/xpu"),
@@ -77,13 +80,14 @@ def misspelt(key: str) -> str | None:
 
     `requests.` keys are Kubernetes' own: it adds up what the pods' requests say.
     """
-    bare = key.removeprefix(PREFIX)
-    if key in BY_KEY or bare.split("/")[0] not in _DOMAINS or "/" not in bare:
+    before, _, name = key.partition("/")
+    domain = next((one for one in _DOMAINS if before == one or before.endswith(f".{one}")), None)
+    if key in BY_KEY or domain is None or not name or before == f"{_NATIVE}{domain}":
         return None
-    near = difflib.get_close_matches(PREFIX + bare, BY_KEY, n=1)
-    domain = [known for known in BY_KEY if known.startswith(f"{PREFIX}{bare.split('/')[0]}/")]
+    near = difflib.get_close_matches(f"{PREFIX}{domain}/{name}", BY_KEY, n=1)
+    there = [known for known in BY_KEY if known.startswith(f"{PREFIX}{domain}/")]
     meant = f"; did you mean {near[0]}?" if near else ""
-    return f"key {key}: nothing counts it; there are: {', '.join(sorted(domain))}{meant}"
+    return f"key {key}: nothing counts it; there are: {', '.join(sorted(there))}{meant}"
 
 
 def parse_amount(meter: Meter, text: str) -> int:
