@@ -183,6 +183,17 @@ def test_two_kinds_in_one_container() -> None:
     assert any("one name for one thing" in each for each in problems_of(pod_of({**gpu(), "volcano.sh/vgpu-number": 1})))
 
 
+@pytest.mark.parametrize(
+    "name", ["nvidia.com/gpumemory", "nvidia.com/gpu-cores", "hami.io/gpumen", "volcano.sh/vgpu-x"]
+)
+def test_k16_a_misspelt_amount_is_no_wish_for_a_whole_card(name: str) -> None:
+    """It would be read as not asked for: all memory and all cores of a card, which nobody else may use then."""
+    (problem,) = problems_of(pod_of({**gpu(), name: 4096}))
+    assert problem.startswith(f"container app, {name}: '4096' of what nobody counts; known: ")
+    assert "nvidia.com/gpumem" in problem
+    assert read_ask(pod_of({**gpu(), "nvidia.com/hostdev": 1})) == read_ask(pod_of(gpu())), "others' are theirs"
+
+
 def test_ephemeral_containers_have_no_shares() -> None:
     pod = pod_of({"cpu": 1}, ephemeralContainers=[{"name": "debug", "resources": {"limits": gpu()}}])
     (problem,) = problems_of(pod)
@@ -196,6 +207,8 @@ def test_short_form() -> None:
     assert (ask.resource, ask.memory, ask.cores) == ("nvidia.com/gpu", 16384 * MI, 305)
     assert only(pod_of({"hami.io/gpu": "2"}, annotations={"hami.io/gpu-memory": "4096"})).memory == 4096 * MI
     assert only(pod_of({"hami.io/gpu": 1}, annotations={"hami.io/gpu-core": "0"})).cores == 0
+    named = only(pod_of({"hami.io/gpu": 1, "hami.io/gpumem": 4000, "hami.io/gpucores": 30}))
+    assert named == only(pod_of(gpu(mem=4000, cores=30)))
     for wrong in ({"hami.io/gpu-memory": "16 gigs"}, {"hami.io/gpu-memory": "-4"}, {"hami.io/gpu-core": "most"}):
         (problem,) = problems_of(pod_of({"hami.io/gpu": 1}, annotations=wrong))
         assert problem.startswith(f"annotation {next(iter(wrong))}: '")
@@ -300,6 +313,11 @@ def test_wishes() -> None:
         ("nvidia.com/vgpu-mode", "fast"),
         ("partage.io/use-index", "zero"),
         ("nvidia.com/nouse-gpuindexes", "-1"),
+        ("nvidia.com/use-gputype", "A100,--"),
+        ("nvidia.com/nouse-gputype", "\u4e2d"),  # no card has it in its name, so none would be kept off
+        ("nvidia.com/use-gpuuuid", '"GPU-a"'),
+        ("nvidia.com/nouse-gpuuuid", "GPU-b,gpu-a"),
+        ("nvidia.com/nouse-gpuuuid", "MIG-a"),
     ],
 )
 def test_unknown_words(key: str, value: str) -> None:

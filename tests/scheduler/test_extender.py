@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from partage.model import UsageError, names
+from partage.devices.ask import read_ask
+from partage.model import AskError, UsageError, names
 from partage.scheduler.protocol import encode, read_args
 from tests.cluster.scheduling import node, share_pod
 from tests.scheduler.extending import Desk, one_card
@@ -137,6 +138,21 @@ def test_k18_c114_what_no_card_holds_is_refused_with_a_reason_and_others_go_on(l
     assert set(answer.failed_and_unresolvable_nodes) == {"a", "b"}
     assert all(answer.failed_and_unresolvable_nodes.values())
     assert desk.filter(desk.pod("q")) == ["a", "b"]
+
+
+def test_k18_what_is_wrong_with_a_pod_of_many_containers_is_no_flood() -> None:
+    """It is said once for every node: of a thousand containers on a thousand nodes that would be gigabytes."""
+    desk = Desk(node("a"), node("b"))
+    pod = desk.pod("p")
+    (one,) = pod["spec"]["containers"]
+    one["resources"]["limits"]["nvidia.com/gpumem"] = "a lot of memory"
+    pod["spec"]["containers"] = [one | {"name": f"c{at}"} for at in range(1000)]
+    texts = desk.extender.filter(desk.args(pod)).failed_and_unresolvable_nodes
+    assert all("container c0, nvidia.com/gpumem" in text and len(text) < 1000 for text in texts.values())
+    with pytest.raises(AskError, match="and 993 more") as caught:
+        read_ask(pod)
+    assert len(str(caught.value)) < 10_000
+    assert len(caught.value.problems) == 1001, "and that no grant has room for so many"
 
 
 def test_what_binds_carries() -> None:

@@ -268,6 +268,22 @@ def test_k17_a_pod_whose_bind_was_unknown_is_tried_again_once_that_is_over() -> 
     played(play)
 
 
+def test_k15_what_is_promised_to_a_pod_that_another_bound_without_a_share_is_given_back() -> None:
+    """Such a pod has nothing that the books count, not even kubelet's ids: it names an amount and no card."""
+
+    async def play(desk: Desk) -> None:
+        pod, chosen = await start(desk)
+        desk.api.next.extend([(LOST, False)] * 4)
+        assert "unknown" in await desk.bind(pod, chosen)
+        assert len(free(desk)) == 1
+        del desk.api.pods["p"]["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"]
+        desk.api.pods["p"]["spec"]["nodeName"] = "elsewhere"
+        desk.show("p")
+        assert free(desk) == ["a", "b"]
+
+    played(play)
+
+
 def test_k15_what_is_promised_to_a_pod_that_was_deleted_unbound_is_given_back() -> None:
     async def play(desk: Desk) -> None:
         await start(desk)

@@ -116,6 +116,7 @@ def read_pod(pod: PodView | Mapping[str, object], options: AskOptions = DEFAULTS
     for container, role, path in touched:
         asked = Requested(container, problems)
         _check_kinds(asked)
+        _check_names(asked)
         for vendor in VENDORS:
             if vendor.names.isdisjoint(asked.names):
                 continue
@@ -189,6 +190,15 @@ def _check_kinds(asked: Requested) -> None:
         step = "put each into a container of its own, or leave one out"
         value = f"asks for {' and '.join(sorted(kinds.values()))}"
         asked.problems.append(Problem(asked.where, value, "one kind of share", step))
+
+
+def _check_names(asked: Requested) -> None:
+    """Note a resource that only looks like one of a vendor's: what is misspelt would be read as not asked for."""
+    for vendor in VENDORS:
+        for name in sorted(asked.names) if vendor.look_alikes else ():
+            if name.startswith(vendor.look_alikes) and not (name in NAMES or name in FOREIGN_KINDS):
+                accepted = f"known: {', '.join(sorted(vendor.names))}"
+                asked.note(name, f"'{asked.written(name)}' of what nobody counts", accepted, "write one of these names")
 
 
 def _check_together(found: list[Found], problems: list[Problem]) -> None:

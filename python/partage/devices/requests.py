@@ -68,7 +68,10 @@ class Amounts:
 
 @dataclass(frozen=True, slots=True)
 class Selectors:
-    """Annotations by which pods choose among a vendor's cards, and by which they rule cards out."""
+    """Annotations by which pods choose among a vendor's cards, and by which they rule cards out.
+
+    `is_uuid`: whether a card can have this UUID, `form` says which can: a misspelt one to be kept off keeps off none.
+    """
 
     types: tuple[str, ...] = ()
     no_types: tuple[str, ...] = ()
@@ -76,11 +79,15 @@ class Selectors:
     no_uuids: tuple[str, ...] = ()
     indexes: tuple[str, ...] = ()
     no_indexes: tuple[str, ...] = ()
+    is_uuid: Callable[[str], bool] = bool
+    form: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Vendor:
     """A vendor's table. `kinds`: the resources that count cards or shares; `names`: all that are its; `read`: how.
+
+    `look_alikes`: how names begin that can be meant for nothing else.
 
     `default`: the kind of which an amount without a count is; `amounts`: of which kind each amount is, where they are
     not all of any.
@@ -91,6 +98,7 @@ class Vendor:
     default: str
     names: frozenset[str]
     read: Callable[[Requested, Mapping[str, str], AskOptions], Amounts | None]
+    look_alikes: tuple[str, ...] = ()
     selectors: Selectors = Selectors()
     amounts: Mapping[str, str] = field(default_factory=dict)
 

@@ -27,6 +27,7 @@ ITEMS_MAX: Final = 256
 _T = TypeVar("_T")
 _WEIGHT_FORMS: Final = "accepted: slot=1,core=1,memory=1, not all of them 0"
 _SWITCH: Final = {"true": True, "false": False}
+TYPE_FORMS: Final = "accepted: words of product names (A100, A100-SXM4-80GB), several with commas"
 
 
 class Annotated:
@@ -51,9 +52,15 @@ class Annotated:
             self.note(key, f"accepted: {', '.join(accepted)}")
         return accepted.get(text)
 
-    def items(self, keys: Iterable[str]) -> list[str]:
-        """Return the elements of comma lists, blanks and empty ones left out."""
-        found = [item for key in keys for item in map(str.strip, self.text(key).split(",")) if item]
+    def items(self, keys: Sequence[str], is_one: Callable[[str], bool] = bool, accepted: str = "") -> list[str]:
+        """Return the elements of comma lists, blanks and empty ones left out; a list with one that is none is noted."""
+        found: list[str] = []
+        for key in keys:
+            named = [item for item in map(str.strip, self.text(key).split(",")) if item]
+            if all(map(is_one, named)):
+                found += named
+            else:
+                self.note(key, accepted)
         if len(found) > ITEMS_MAX:
             self.note(next(iter(keys)), f"at most {ITEMS_MAX} elements", "name fewer")
             return []
@@ -78,15 +85,22 @@ def read_wishes(annotated: Annotated, vendors: Sequence[Vendor]) -> Wishes:
         card_policies=_chain(annotated),
         weights=annotated.parsed(names.HAMI_WEIGHTS, _weights, "accepted: slot=1,core=1,memory=1, not all of them 0")
         or (),
-        types=tuple(annotated.items([key for each in selectors for key in each.types])),
-        no_types=tuple(annotated.items([key for each in selectors for key in each.no_types])),
-        uuids=frozenset(annotated.items([key for each in selectors for key in each.uuids])),
-        no_uuids=frozenset(annotated.items([key for each in selectors for key in each.no_uuids])),
+        types=tuple(annotated.items([key for each in selectors for key in each.types], _is_type, TYPE_FORMS)),
+        no_types=tuple(annotated.items([key for each in selectors for key in each.no_types], _is_type, TYPE_FORMS)),
+        uuids=frozenset(uuid for each in selectors for uuid in annotated.items(each.uuids, each.is_uuid, each.form)),
+        no_uuids=frozenset(
+            uuid for each in selectors for uuid in annotated.items(each.no_uuids, each.is_uuid, each.form)
+        ),
         indexes=_indexes(annotated, [names.USE_INDEX, *(key for each in selectors for key in each.indexes)]),
         no_indexes=_indexes(annotated, [names.NO_USE_INDEX, *(key for each in selectors for key in each.no_indexes)]),
         one_numa_node=bool(one_numa),
         nvlink=annotated.word(names.NVLINK, {"required": "required", "preferred": "preferred"}),
     )
+
+
+def _is_type(text: str) -> bool:
+    """Whether a wanted type has a word of a product name: one that has none would fit every card, or none."""
+    return any(letter.isascii() and letter.isalnum() for letter in text)
 
 
 def _chain(annotated: Annotated) -> tuple[CardPolicy, ...]:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 SHOWN_MAX: Final = 200  # characters of a value in a message: an annotation has up to 256 KiB
+PROBLEMS_MAX: Final = 8  # told in one line: a pod has hundreds of containers, and each node's answer has the line
 
 
 class PartageError(Exception):
@@ -95,9 +96,9 @@ class Problem:
         return f"{cut(self.where)}: {cut(self.value)}; {self.accepted}; {self.step}"
 
 
-def cut(text: str) -> str:
+def cut(text: str, most: int = SHOWN_MAX) -> str:
     """Return what somebody else wrote, short enough that limit and step beside it are still read."""
-    return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}… ({len(text)} characters)"
+    return text if len(text) <= most else f"{text[:most]}… ({len(text)} characters)"
 
 
 class AskError(PartageError):
@@ -109,7 +110,9 @@ class AskError(PartageError):
         super().__init__(subject, f"{cut(first.where)}: {cut(first.value)}", first.accepted, first.step)
 
     def __str__(self) -> str:
-        return f"{self.subject}: " + " | ".join(str(problem) for problem in self.problems)
+        more = len(self.problems) - PROBLEMS_MAX
+        told = [*map(str, self.problems[:PROBLEMS_MAX]), *([f"and {more} more"] if more > 0 else ())]
+        return f"{self.subject}: " + " | ".join(told)
 
 
 class NodeDevicesError(PartageError):

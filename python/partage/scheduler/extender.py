@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from partage.model import AskError, PartageError, ShareRefused
+from partage.model.errors import cut
 from partage.model.grant import encode_grant
 from partage.model.reasons import Code
 from partage.scheduler.answers import Filtered, RefusedAlike
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from partage.scheduler.watch import Watch
 
 ASKS_MAX: Final = 20_000  # of pods between filter and bind
+INVALID_MAX: Final = 500  # characters of what is wrong with a pod: the answer says them once for every node
 RANKED_MAX: Final = 16  # only the best of them counts, and a thousand scores take kube-scheduler a millisecond to read
 
 log = structlog.get_logger("partage.scheduler")
@@ -118,7 +120,8 @@ class Extender:
             ask = self._read(args.pod)
         except AskError as error:
             self._tell.meaningless(args.pod, error)
-            return candidates.answer([], dict.fromkeys(candidates.names, f"InvalidRequest: {error}"))
+            text = f"InvalidRequest: {cut(str(error), INVALID_MAX)}"
+            return candidates.answer([], dict.fromkeys(candidates.names, text))
         if ask is None:
             return candidates.answer(list(candidates.names), {})
         if candidates.whole is not None:
@@ -276,7 +279,7 @@ class Extender:
         self._binder.saw(pod)
         if pod.waits:
             return
-        if not pod.node and self._binder.order_of(pod.uid) is None:  # deleted, and kept by a finalizer
+        if self._binder.order_of(pod.uid) is None:  # deleted and kept by a finalizer, or bound with nothing of ours
             self._books.release(pod.uid)
         self._forget(pod.uid)
 

@@ -6,8 +6,10 @@
     nvidia.com/gpucores             percent of each card's time; 0: no guarantee
     nvidia.com/priority             0 latency-sensitive, 1 batch
     hami.io/gpu                     how many cards, with the annotations hami.io/gpu-memory and hami.io/gpu-core
+    hami.io/gpumem, gpumem-percentage, gpucores             names that HAMi's own examples of other names have
     volcano.sh/vgpu-number, -memory, -memory-percentage, -cores
 
+A name that only looks like one of these is refused: `nvidia.com/gpumemory` beside a card is no wish for all of it.
 A whole card of which no cores are named is nobody else's (cores 100). Read through `devices/requests.py`.
 """
 
@@ -18,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 from partage.devices.nvidia.options import RESOURCE
 from partage.devices.requests import INT32_MAX, PERCENT, Amounts, Selectors, Vendor
 from partage.model.errors import Problem, UsageError
+from partage.model.hami_twin import can_name
 from partage.model.names import CLASS, HAMI_CORES, HAMI_MEMORY
 from partage.model.share import CORES_MAX, ShareClass
 from partage.model.units import CORES_FORMS, MI, parse_cores, parse_memory, whole_number
@@ -41,6 +44,9 @@ ALIASES: Final = {
     SHORT: RESOURCE,
     HAMI_MEMORY: MEMORY,
     HAMI_CORES: CORES,
+    "hami.io/gpumem": MEMORY,
+    "hami.io/gpumem-percentage": PERCENTAGE,
+    "hami.io/gpucores": CORES,
     VOLCANO: RESOURCE,
     "volcano.sh/vgpu-memory": MEMORY,
     "volcano.sh/vgpu-memory-percentage": PERCENTAGE,
@@ -193,6 +199,7 @@ VENDOR: Final = Vendor(
     default=RESOURCE,
     names=NAMES,
     read=read,
+    look_alikes=("nvidia.com/gpu", "hami.io/", "volcano.sh/vgpu-"),
     selectors=Selectors(
         types=("nvidia.com/use-gputype",),
         no_types=("nvidia.com/nouse-gputype",),
@@ -200,5 +207,7 @@ VENDOR: Final = Vendor(
         no_uuids=("nvidia.com/nouse-gpuuuid",),
         indexes=("nvidia.com/use-gpuindexes",),
         no_indexes=("nvidia.com/nouse-gpuindexes",),
+        is_uuid=can_name,
+        form="accepted: UUIDs as `nvidia-smi -L` has them (GPU-...), without quotes, several with commas",
     ),
 )
