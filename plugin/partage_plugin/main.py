@@ -3,7 +3,7 @@
 Pods that want seats fail while no agent is registered, and every node pays for the agent's memory: so what is loaded
 and kept, and how its threads take turns, is decided here, before the first import of the program itself (`program`,
 where the exit codes are told).
-Nothing can go wrong: a C library without `mallopt` keeps its own ways.
+Nothing can go wrong: a C library without `mallopt` keeps its own ways, and a limit that is not ours to raise stays.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import resource
 import sys
 from typing import TYPE_CHECKING, Final
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 _M_ARENA_MAX: Final = -8  # of malloc.h
 _TURN_S: Final = 0.0005
+_DESCRIPTORS: Final = 1 << 20
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -31,6 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.write(f"partage-plugin {__version__}\n")
         return 0
     _share_heaps()
+    _take_descriptors()
     sys.setswitchinterval(_TURN_S)  # kubelet waits for one of our threads: it never waits long for the others
     gc.disable()  # what is imported stays: looking for garbage among it, again and again, takes its time
     with hidden("rich"):  # with which structlog would colour what nobody sees on a terminal
@@ -44,6 +47,18 @@ def _share_heaps() -> None:
     """Let all threads share two heaps: each of our many threads would get one of its own, and keep it."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 2)
+
+
+def _take_descriptors() -> None:
+    """Raise the limit as far as we may: each container that runs here takes a dozen, and each process of it one more.
+
+    What a service of systemd begins with, and containers inherit from their runtime, is a thousand.
+    """
+    soft, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _DESCRIPTORS if most == resource.RLIM_INFINITY else min(most, _DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
 if __name__ == "__main__":

@@ -145,7 +145,7 @@ class _World:
         answers = Answers(
             node=self._settings.node,
             figures=self._sampler,
-            not_alive=tuple,
+            not_alive=lambda: () if self._hub.is_alive else ("containers are not watched",),
             not_ready=lambda: not_ready(self.agent, self._pods),
             hami_names=metrics.hami_names,
         )

@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from partage._abi import ffi
 from partage.devices.nvidia.usage import Usage
+from partage.model import DeviceError
 from partage.run.handover import HandOver
 from partage.run.processes import find_process, start_time
 from partage.run.watcher import CORRECT_EVERY_S, CORRECT_LAST_S, LOOK_EMPTY_S, LOOK_EVERY_S, LOOK_LAST_S, Watcher
@@ -38,11 +40,14 @@ class FakeNvml:
     def __init__(self, clock: HandClock) -> None:
         self.seen: dict[int, int] = {}
         self.asked: list[float] = []
+        self.knows: set[str] | None = None  # None: any device
         self.usage = Usage(self, clock.now)
         self._clock = clock
 
-    def processes(self, _uuid: str) -> dict[int, int]:
+    def processes(self, uuid: str) -> dict[int, int]:
         self.asked.append(self._clock.now())
+        if self.knows is not None and uuid not in self.knows:
+            raise DeviceError(uuid, "not found", "a device of this machine", "none")
         return dict(self.seen)
 
     def samples_since(self, _uuid: str, _since: int) -> dict[int, tuple[int, int]]:
@@ -336,3 +341,19 @@ def test_a_slot_whose_process_never_was_is_given_back(scene):
     scene.tenant.die(3)
     scene.watcher.step()
     assert scene.tenant.ledger.device[0].word >> 32 == 0
+
+
+def test_k09_a_ledger_that_names_ever_new_devices_does_not_grow_its_watcher(tmp_path, scene):
+    """The header is its tenant's to write: what is kept of each name would fill the node agent in half an hour."""
+    charge_myself(scene, 1)
+    scene.nvml.knows = {UUID}
+    offset = ffi.offsetof("struct ptg_ledger", "uuid")
+    kept = []
+    for round_ in range(20):
+        with (tmp_path / "ledger").open("r+b") as file:
+            file.seek(offset)
+            file.write(f"GPU-{round_:036}".encode())
+        scene.look()
+        kept.append(sum(len(value) for value in vars(scene.watcher).values() if isinstance(value, dict)))
+    assert max(kept) <= kept[0], kept
+    assert read_policy(scene.path).is_open

@@ -38,3 +38,17 @@ assert not loaded, loaded
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_k12_the_program_may_open_as_many_files_as_its_containers_need() -> None:
+    """A service begins with a thousand, and a hundred containers take more: the agent takes what it is allowed."""
+    code = """
+import resource
+from partage_plugin import main
+for limits in ((256, 4096), (4096, 4096)):
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    main._take_descriptors()
+    print(resource.getrlimit(resource.RLIMIT_NOFILE))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "(4096, 4096)\n" * 2

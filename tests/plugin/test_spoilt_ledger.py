@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import queue
+import threading
 from contextlib import AsyncExitStack, closing
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,7 +18,7 @@ import structlog
 from partage.model import names
 from partage.run.handover import HandOver
 from partage.run.watcher import Watcher
-from partage.shm import Policy, PolicyDevice, PolicyFile, create_ledger, create_turns
+from partage.shm import LatePolicy, Policy, PolicyDevice, PolicyFile, create_ledger, create_turns
 from partage_plugin import front
 from partage_plugin.monitor import hub as hub_room
 from partage_plugin.monitor.hub import Hub
@@ -25,7 +29,6 @@ from tests.plugin.world import GI, Cards, World, part, pod_of, share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
     from partage.devices.backend import ContainerEdits
     from partage.model.grant import GrantShare
@@ -110,6 +113,58 @@ def test_one_that_cannot_be_opened_now_is_not_spoilt(tmp_path: Path, monkeypatch
     assert told.empty()
     assert entry.policy().is_open
     assert len(said) == 1
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EMFILE, "Too many open files"), ValueError("a defect")])
+def test_k09_what_fails_about_one_tenant_leaves_the_others_watched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Descriptors that its processes use up, or a defect that it has found: it is tried again, all others go on."""
+    fails = threading.Event()
+    fails.set()
+    met: set[str] = set()
+
+    class Failing(Watcher):
+        def __init__(self, entry: HandOver, *rest: Any, **more: Any) -> None:
+            super().__init__(entry, *rest, **more)
+            self._of = entry.name
+
+        def step(self) -> None:
+            super().step()
+            if self._of == "bad" and fails.is_set():
+                raise error
+            met.add(self._of)
+
+    monkeypatch.setattr(hub_room, "RETRY_S", 0.01)
+    monkeypatch.setattr(hub_room, "Watcher", Failing)
+    hub = Hub(lambda: None)
+    hub.start()
+    try:
+        hub.add(hand_over(tmp_path / "bad"))
+        hub.add(hand_over(tmp_path / "later"))
+        run(until(lambda: "later" in met))
+        assert hub.is_alive
+        fails.clear()
+        run(until(lambda: "bad" in met))
+    finally:
+        hub.stop()
+    assert not hub.is_alive
+
+
+def test_k09_descriptors_that_are_used_up_are_not_leaked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = hand_over(tmp_path / "h")
+
+    def used_up(*_: int) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(os, "eventfd", used_up)
+    with closing(LatePolicy(entry.policy_path)) as its_policy:
+        open_ = Path("/proc/self/fd")
+        before = len(list(open_.iterdir()))
+        for _ in range(3):
+            with pytest.raises(OSError, match="Too many"):
+                Watcher(entry, its_policy, None, sole=True)
+        assert len(list(open_.iterdir())) == before
 
 
 class Slow(Cards):

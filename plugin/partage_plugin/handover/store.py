@@ -163,3 +163,5 @@ class Store:
             limit = "a directory that its owner, root, can write"
             step = "free space or memory (`df`), or remount it writable; kubelet asks again"
             raise HandOverError(str(path), error.strerror or error, limit, step) from error
+        except PolicyError as error:
+            raise HandOverError(error.subject, error.value, error.limit, error.step) from error

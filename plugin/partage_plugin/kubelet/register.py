@@ -3,7 +3,8 @@
 Serve first, then rebuild what kubelet's checkpoint names, then register; again whenever kubelet.sock is another one or
 our own socket vanished (a kubelet that starts removes all sockets in its directory). inotify tells at once; a slow look
 finds what an event was lost for, and a look each second replaces it where the machine's instances or watches are used
-up (`fs.inotify.*` are one sum for all programs of a user). The first registration with a new kubelet is made at once, only repeats are spaced.
+up (`fs.inotify.*` are one sum for all programs of a user). The first registration with a new kubelet is made at once,
+only repeats are spaced.
 
 Each instance serves on a socket name of its own, so that an old agent and its successor never remove each other's. A
 kubelet whose socket somebody removed still follows us and takes no registration: what it follows is served on. A

@@ -6,7 +6,8 @@ take milliseconds on a busy card, and kubelet's calls must not feel that. One ag
 a node, so a lock on a ledger's byte of the watcher is its tenant's, and keeps nobody off. What can go wrong: a ledger
 that its tenant spoilt, before or while it is watched (the container is closed, and `on_closed` hears why, in that
 thread), a ledger that cannot be opened for now (tried again), a policy that cannot be changed for now (the dead are
-found meanwhile).
+found meanwhile), descriptors that are used up (likewise). Whatever else fails about one hand-over is a defect, logged
+in full, and keeps no other from being watched; were the thread to end all the same, `is_alive` says so.
 """
 
 from __future__ import annotations
@@ -117,6 +118,11 @@ class Hub:
         os.eventfd_write(self._bell, 1)
         self._thread.join(_JOIN_S)
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether it watches."""
+        return self._thread.is_alive()
+
     def add(self, entry: HandOver) -> None:
         """Watch a hand-over from now on; one that is watched already stays so."""
         self._order(lambda: self._add(entry))
@@ -166,8 +172,6 @@ class Hub:
         now, looks = self._now(), 0
         for name, watched in self._watched.items():
             if watched.watcher is not None and name in rung:
-                for key, _ in watched.watcher.selector.select(0):
-                    watched.watcher.handle(key)
                 self._step(watched, watched.watcher)
             elif watched.due <= now:
                 looks += 1
@@ -181,14 +185,23 @@ class Hub:
 
     def _step(self, watched: _Watched, watcher: Watcher) -> None:
         try:
+            for key, _ in watcher.selector.select(0):
+                watcher.handle(key)
             watcher.step()
-        except PartageError as error:
-            if str(error) != watched.late:
-                log.warning("a watcher cannot go on for now", hand_over=watched.entry.name, error=str(error))
-            watched.late = str(error)
+        except Exception as error:  # a tenant that has found a defect of ours blinds nobody but itself
+            self._failed(watched, error, "a watcher cannot go on for now")
+        else:
+            timeout = watcher.timeout()
+            watched.due = math.inf if timeout is None else together(self._now() + timeout, timeout)
         self._tell(watched, watcher.trouble)
-        timeout = watcher.timeout()
-        watched.due = math.inf if timeout is None else together(self._now() + timeout, timeout)
+
+    def _failed(self, watched: _Watched, error: Exception, what: str) -> None:
+        """Say once what cannot be done for now, a defect in full; it is tried again."""
+        if str(error) != watched.late:
+            is_defect = not isinstance(error, (PartageError, OSError))
+            log.warning(what, hand_over=watched.entry.name, error=str(error), exc_info=error if is_defect else None)
+        watched.late = str(error)
+        watched.due = self._now() + RETRY_S
 
     def _tell(self, watched: _Watched, trouble: str) -> None:
         if trouble and not watched.is_told:
@@ -203,11 +216,8 @@ class Hub:
     def _begin(self, watched: _Watched) -> None:
         try:
             trouble = watched.begin(self._nvml, self._bells)
-        except PartageError as error:
-            if str(error) != watched.late:
-                log.warning("a hand-over cannot be watched yet", hand_over=watched.entry.name, error=str(error))
-            watched.late = str(error)
-            watched.due = self._now() + RETRY_S
+        except Exception as error:  # likewise
+            self._failed(watched, error, "a hand-over cannot be watched yet")
             return
         if watched.watcher is None:
             log.warning("ledger cannot be used; the container is closed", error=trouble)

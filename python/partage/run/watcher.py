@@ -19,6 +19,7 @@ stays).
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import time
@@ -83,13 +84,17 @@ class Watcher:
         bells: Doorbells | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.selector = selectors.DefaultSelector()
         self._policy = policy
         self._usage = None if nvml is None else nvml.usage
         self._now = now
-        self._ledger = WatchedLedger(entry.ledger_path, sole=sole)
-        self._bell = self._ledger.start_doorbell(bells)
-        self.selector.register(self._bell, selectors.EVENT_READ, self)
+        with contextlib.ExitStack() as half_made:  # descriptors may be used up
+            self.selector = half_made.enter_context(selectors.DefaultSelector())
+            self._ledger = WatchedLedger(entry.ledger_path, sole=sole)
+            half_made.callback(self._ledger.close)
+            self._bell = self._ledger.start_doorbell(bells)
+            half_made.callback(os.close, self._bell)
+            self.selector.register(self._bell, selectors.EVENT_READ, self)
+            half_made.pop_all()
         self._processes: dict[tuple[int, int, int, int], _Watched] = {}
         self._auditor = None if nvml is None else Auditor(entry, policy, nvml.usage)
         self._audit_at = 0.0
@@ -276,11 +281,14 @@ class Watcher:
         if snapshot is self._compared:
             return
         self._compared = snapshot
+        before, self._words = self._words, {}  # of what is there alone: its tenant can name any number of devices
         for device in snapshot.devices:
-            word, _ = self._words.get(device.uuid, (None, now))
-            if word != device.word:
-                self._words[device.uuid] = (device.word, now)
-                self._hurry()
+            known = before.get(device.uuid)
+            if known is not None and known[0] == device.word:
+                self._words[device.uuid] = known
+                continue
+            self._words[device.uuid] = (device.word, now)
+            self._hurry()
 
     def _hurry(self) -> None:
         self._correct_in = min(self._correct_in, CORRECT_EVERY_S)

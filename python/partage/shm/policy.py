@@ -225,7 +225,10 @@ class PolicyFile:
             half_made.callback(os.close, self._lock)
             if lib.ptg_guard_install() < 0:
                 raise _defect(str(path), "no SIGBUS guard", "a handler that can be installed")
-            self._map = mmap.mmap(fd, SIZE)
+            try:
+                self._map = mmap.mmap(fd, SIZE)
+            except (OSError, ValueError) as error:
+                raise _defect(str(path), f"cannot be mapped ({error})", f"room for {SIZE} bytes") from error
             half_made.pop_all()
         self._shared = ffi.from_buffer("struct ptg_policy *", self._map)
         self._last: Policy | None = None
