@@ -10,6 +10,7 @@ from partage.scheduler.metrics import CardRow, PodRow, Promised, Requests, promi
 from partage.scheduler.quota.book import QuotaBook
 from partage.scheduler.quota.figures import quota_families
 from partage.scheduler.quota.limits import Limit
+from partage.scheduler.recount import Overpromise
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,6 +27,13 @@ class _Binder:
         return 0
 
 
+class _Books:
+    kept = 1
+
+    def overpromised(self) -> tuple[Overpromise, ...]:
+        return (Overpromise("n1", "GPU-a", "u1", "pod team/p", (), "NVIDIA H100", 1, is_bound=True),)
+
+
 def scheduler_families() -> Iterator[Metric]:
     """Yield the families of a scheduler that leads, has one card and one pod, and had every kind of trouble."""
     reign = SimpleNamespace(
@@ -38,16 +46,17 @@ def scheduler_families() -> Iterator[Metric]:
         duties=SimpleNamespace(
             status=SimpleNamespace(written=1), evictor=SimpleNamespace(evictions=1), resizer=SimpleNamespace(written=1)
         ),
+        books=_Books(),
         audits=1,
         differences=0,
     )
-    yield from state_families(cast("Reign", reign), "", 0)
+    yield from state_families(cast("Reign", reign), "")
     requests = Requests()
     requests.count("filter", "unreadable")
     yield from requests.families()
     card = CardRow("n1", "GPU-a", 0, "NVIDIA H100", 1, 1, 1, 1, 1)
     pod = PodRow("team", "p", "n1", "GPU-a", 1, 1)
-    yield from promised_families(Promised([card], [pod], 0), hami_names=True)
+    yield from promised_families(Promised([card], [pod]), hami_names=True)
     quotas = QuotaBook()
     quotas.set_quota(Limit("team", "shares", {"limits.nvidia.com/gpumem": 1}))
     yield from quota_families(quotas, hami_names=True)

@@ -212,6 +212,7 @@ def test_of_two_grants_that_cannot_both_hold_the_later_is_named() -> None:
     books.set_pod(bound(other, late, "n", term=3, bound_at=5))
     (found,) = books.overpromised()
     assert (found.node, found.uuid, found.uid, found.before) == ("n", "GPU-n-0", "a", (facts.subject,))
+    assert (found.memory, found.is_bound) == (50 * GI, True)
     assert books.filter(ask(want(gib=1))).counts() == {Code.CARD_MEMORY: 1}
     books.drop_pod("z")
     assert books.overpromised() == ()

@@ -16,7 +16,9 @@ from aiohttp.test_utils import TestClient, TestServer
 from partage.devices.requests import AskOptions
 from partage.kube.poster import Poster
 from partage.model import UsageError, names
+from partage.model.need import Role
 from partage.scheduler.bind import TRIES
+from partage.scheduler.facts import PodFacts
 from partage.scheduler.leader import Term
 from partage.scheduler.pages import pages
 from partage.scheduler.plan import Defaults
@@ -27,6 +29,7 @@ from partage.scheduler.term import World
 from tests.cluster.scheduling import node, share_pod
 from tests.kube.api_server import ApiServer, Fault
 from tests.kube.support import FakeClock, client_of, until
+from tests.scheduler.support import ask, whole
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -397,6 +400,15 @@ def test_k24_c165_only_the_leader_shows_cards_and_pods_under_both_names() -> Non
             assert 'partage_scheduler_binds_total{result="bound"} 1\n' in text
             assert 'partage_scheduler_request_seconds_count{verb="filter"} 1\n' in text
             assert "partage_scheduler_leader 1\n" in text
+            assert "partage_scheduler_overpromised_bytes" not in text
+            reign.books.claim(ask(whole(), uid="waits"), "n1", ["uid-p"])  # a place after another's end is no trouble
+            assert "partage_scheduler_overpromised_bytes" not in await (await page.get("/metrics")).text()
+            twin = "GPU-n1-0,NVIDIA,81920,10:;"
+            reign.books.set_pod(PodFacts("h", "ns", "hami", "n1", twin=twin, order=(("app", Role.APP),)))
+            text = await (await page.get("/metrics")).text()
+            lost = 'node="n1",product="NVIDIA A100-SXM4-80GB"'
+            assert f"partage_scheduler_overpromised_bytes{{{lost}}} {8000 * MIB}\n" in text
+            assert "partage_scheduler_reservations 1\n" in text
 
     asyncio.run(play())
 

@@ -289,6 +289,11 @@ class Books:
         """Return what is reserved for a pod."""
         return self._reservations.get(uid)
 
+    @property
+    def kept(self) -> int:
+        """How many places are kept for pods that are not bound: reservations and claims."""
+        return len(self._reservations) + len(self._claims)
+
     def recount(self) -> tuple[Difference, ...]:
         """Add everything up anew from pods and reservations, and return where the books differ; changes nothing."""
         uses = []
@@ -305,7 +310,11 @@ class Books:
         return differences(self._nodes, uses)
 
     def overpromised(self) -> tuple[Overpromise, ...]:
-        """Return the pods that cannot have what was promised to them, since others before them have it."""
+        """Return the pods that cannot have what was promised to them, since others before them have it.
+
+        Looks at every node: for a page of figures and for tests. A place that is kept until others have ended is among
+        it, as not bound.
+        """
         return tuple(one for state in self._nodes.values() for one in overpromised(state))
 
     def _fit(self, ask: PodAsk, name: str) -> Placement | Unfit:

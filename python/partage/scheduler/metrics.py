@@ -8,6 +8,7 @@ two replicas never show the same. Cannot fail.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -106,41 +107,38 @@ class Promised:
 
     cards: list[CardRow]
     pods: list[PodRow]
-    reserved: int
 
     @classmethod
     def of(cls, books: Books) -> Promised:
         """Return what the books have now."""
         cards: list[CardRow] = []
         pods: list[PodRow] = []
-        reserved = 0
         for state in books.nodes.values():
             for at, kind in enumerate(state.kinds):
                 promised, cores = kind.line - state.memory[at], CORES_MAX - state.cores[at]
                 row = (state.name, state.uuids[at], kind.index, kind.product, kind.line, promised, cores)
                 cards.append(CardRow(*row, kind.seats, state.tenants[at]))
             for uid, use in state.pods.items():
-                reserved += use.reserved
                 pod = books.pods.get(uid)
                 if pod is not None:
                     pods += [
                         PodRow(pod.namespace, pod.name, state.name, uuid, need.memory, need.cores)
                         for uuid, need in use.need.items()
                     ]
-        return cls(cards, pods, reserved)
+        return cls(cards, pods)
 
 
-def state_families(reign: Reign | None, problem: str, reserved: int) -> list[Metric]:
+def state_families(reign: Reign | None, problem: str) -> list[Metric]:
     """Return the families of the present term; None: this replica does not lead, for the reason in `problem`."""
     leads = {"problem": problem} if reign is None and problem else {}
     found = [
         family("partage_build_info", "gauge", "The scheduler's version.", [({"version": __version__}, 1)]),
         family("partage_scheduler_leader", "gauge", "1 where these books count.", [(leads, reign is not None)]),
     ]
-    return found if reign is None else [*found, *_of_term(reign, reserved)]
+    return found if reign is None else [*found, *_of_term(reign)]
 
 
-def _of_term(reign: Reign, reserved: int) -> Iterator[Metric]:
+def _of_term(reign: Reign) -> Iterator[Metric]:
     """Yield what one term counts."""
     binds = [({"result": result}, count) for result, count in sorted(reign.extender.results.items())]
     refusals = [({"code": code}, count) for code, count in sorted(reign.tell.refusals.items())]
@@ -153,7 +151,8 @@ def _of_term(reign: Reign, reserved: int) -> Iterator[Metric]:
         ("binds_unknown", "gauge", "Binds of which nobody knows the end.", [({}, reign.binder.unknown)]),
         ("refusals_total", "counter", "Pods that no node took, by the code of most nodes.", [*refusals]),
         ("pods_waiting", "gauge", "Pods that were told that they wait.", [({}, reign.tell.waiting)]),
-        ("reservations", "gauge", "Places promised and not yet bound.", [({}, reserved)]),
+        ("reservations", "gauge", "Places promised and not yet bound.", [({}, reign.books.kept)]),
+        ("overpromised_bytes", "gauge", "Memory of pods that cannot have it beside earlier ones.", _lost(reign.books)),
         ("watch_stale_seconds", "gauge", "Time since the API server was heard.", [({}, reign.watch.stale_for)]),
         ("node_unreadable", "gauge", "1 for a node whose devices cannot be read.", [*unreadable]),
         ("conditions_total", "counter", "Conditions written onto pods.", [({}, reign.tell.written)]),
@@ -166,6 +165,18 @@ def _of_term(reign: Reign, reserved: int) -> Iterator[Metric]:
     )
     for name, kind, text, samples in rows:
         yield family(f"partage_scheduler_{name}", kind, text, samples)
+
+
+def _lost(books: Books) -> list[tuple[dict[str, str], Number]]:
+    """Return the memory of bound pods that others before them have, by node and kind of card: series only of trouble.
+
+    A place that is kept while victims end is none.
+    """
+    found: Counter[tuple[str, str]] = Counter()
+    for one in books.overpromised():
+        if one.is_bound:
+            found[one.node, one.product] += one.memory
+    return [({"node": node, "product": product}, memory) for (node, product), memory in sorted(found.items())]
 
 
 def promised_families(promised: Promised, *, hami_names: bool) -> Iterator[Metric]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from partage.scheduler.settings import MetricsSettings
 
 SHUT_DOWN_S: Final = 2.0
-_EMPTY: Final = Promised([], [], 0)
+_EMPTY: Final = Promised([], [])
 
 
 def pages(service: SchedulerService, settings: MetricsSettings) -> web.Application:
@@ -34,7 +34,7 @@ def pages(service: SchedulerService, settings: MetricsSettings) -> web.Applicati
     async def metrics(_: web.Request) -> web.Response:
         reign = service.reign
         promised = Promised.of(reign.books) if settings.cards and reign is not None and reign.is_ready else _EMPTY
-        small = [*state_families(reign, service.problem, promised.reserved), *service.requests.families()]
+        small = [*state_families(reign, service.problem), *service.requests.families()]
         if reign is not None and reign.is_ready:
             small += quota_families(reign.duties.quotas.book, hami_names=settings.hami_names)
         body = exposition([*small, *own.collect()])

@@ -36,13 +36,19 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Overpromise:
-    """A pod whose share of a card cannot hold beside those of the pods before it."""
+    """A pod whose share of a card cannot hold beside those of the pods before it.
+
+    `memory`: bytes of that share; `is_bound`: whether it has it, rather than being promised it for later.
+    """
 
     node: str
     uuid: str
     uid: str
     subject: str
     before: tuple[str, ...]
+    product: str
+    memory: int
+    is_bound: bool
 
 
 def differences(nodes: Mapping[str, NodeState], uses: Iterable[tuple[str, str, PodUse]]) -> tuple[Difference, ...]:
@@ -102,7 +108,8 @@ def overpromised(state: NodeState) -> Iterator[Overpromise]:
             sums = total + need
             line = kind.physical if not before and need.cores == CORES_MAX else kind.line
             if sums.memory > line or sums.cores > CORES_MAX or sums.seats > kind.seats:
-                yield Overpromise(state.name, uuid, uid, use.subject, tuple(before))
+                who = (uid, use.subject, tuple(before))
+                yield Overpromise(state.name, uuid, *who, kind.product, need.memory, not use.reserved)
             else:
                 total = sums
                 before.append(use.subject)
