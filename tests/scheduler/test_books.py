@@ -5,6 +5,7 @@ grants are of what was reserved."""
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 
 import pytest
@@ -19,6 +20,7 @@ from partage.model.share import ShareClass
 from partage.model.units import GI
 from partage.scheduler.books import RESERVED_S, Books
 from partage.scheduler.facts import PodFacts
+from partage.scheduler.fits import plan_of
 from tests.scheduler.support import RESOURCE, ask, bound, node, place, want, whole
 
 APP = (("app", Role.APP),)
@@ -290,3 +292,25 @@ def test_answers_that_are_read_late_say_so() -> None:
         books.drop_pod(pod.uid)
     assert set(late.counts()) == {Code.NODE_CHANGED}
     assert late.refused["n7"].code is Code.NODE_CHANGED
+
+
+def test_what_is_worked_out_of_a_kind_of_card_goes_with_it() -> None:
+    """A cluster whose nodes change for years, and an autoscaler that asks about nodes that do not exist."""
+    books, pod, pair = Books(), ask(want(gib=3)), ask(want(gib=3), want("b", gib=5))
+    plan = plan_of(pod.shape, books.defaults)
+    for number in range(500):
+        size = (20 + number) * GI
+        books.set_node(node("n", [{"memory": size, "physical": size}] * 2))
+        assert [books.filter(one).fitting for one in (pod, pair)] == [["n"], ["n"]]
+        assert books.filter(ask(want(gib=21 + number))).counts() == {Code.CARD_MEMORY: 1}
+        stranger = Books()
+        stranger.set_node(node("s", 4))
+        stranger.filter(pod)
+    del stranger
+    gc.collect()
+    assert books.sizes() == {size}
+    assert len(books._index._sweep._models) < 100
+    assert len(plan._kinds) < 200
+    books.drop_node("n")
+    assert books.filter(pod).fitting == []
+    assert (books.sizes(), len(books._kinds), len(plan._kinds)) == (set(), 0, 0)

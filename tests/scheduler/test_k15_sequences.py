@@ -192,6 +192,16 @@ class Sequences(RuleBasedStateMachine):
         assert self.shrunk or self.books.overpromised() == ()
 
     @invariant()
+    def only_kinds_that_there_are_are_kept(self) -> None:
+        states = [state for state in self.books.nodes.values() if state.facts is not None and state.facts.devices]
+        found = [state.facts.devices for state in states if state.facts is not None]
+        kinds = {kind for state in states for kind in state.kinds}
+        models = {tuple(map(id, state.kinds)) for state in states}
+        links = {(one.links, tuple(card.backend for card in one.devices)) for one in found if one is not None}
+        assert self.books.sizes() == {kind.physical for kind in kinds}
+        assert len(self.books._kinds) == len(kinds) + len(models) + len(links)
+
+    @invariant()
     def answers_are_of_now(self) -> None:
         probe = PROBES[self.count % len(PROBES)]
         now = [name for name, one in self.books.nodes.items() if isinstance(fits(one, probe.shape), Placement)]

@@ -17,10 +17,11 @@ from partage.model.errors import GrantError, ShareRefused
 from partage.model.reasons import Code
 from partage.scheduler.adopt import use_of
 from partage.scheduler.answers import Filtered, NodeVerdict, Placement, Unfit, Verdicts
-from partage.scheduler.cards import Kinds, NodeState, PodUse
+from partage.scheduler.cards import NodeState, PodUse
 from partage.scheduler.fits import card_verdicts, fit_plan, fits, plan_of
 from partage.scheduler.granting import grant_of
 from partage.scheduler.index import Index, Refusals, unique
+from partage.scheduler.kinds import Kinds
 from partage.scheduler.plan import Defaults
 from partage.scheduler.rank import steps
 from partage.scheduler.recount import Difference, Overpromise, differences, overpromised
@@ -272,7 +273,7 @@ class Books:
         return self._defaults
 
     def sizes(self) -> set[int]:
-        """Return the bytes that cards carry, of all kinds of cards seen."""
+        """Return the bytes that cards carry, of all kinds of cards that there are."""
         return self._kinds.sizes()
 
     @property

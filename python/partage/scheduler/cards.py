@@ -12,19 +12,20 @@ from dataclasses import dataclass, field
 from itertools import compress
 from typing import TYPE_CHECKING, Final
 
-from partage.devices.rules import RULES
 from partage.model.need import Need
 from partage.model.reasons import Code
 from partage.model.share import CORES_MAX
+from partage.scheduler.kinds import NO_CARDS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping
 
     from partage.devices.rules import Topology
     from partage.model.grant import Mode
-    from partage.model.node_devices import NodeDevice, NodeDevices
+    from partage.model.node_devices import NodeDevice
     from partage.model.share import ShareClass
     from partage.scheduler.facts import NodeFacts
+    from partage.scheduler.kinds import Kinds
 
 SCALE: Final = 1 << 20
 SAFE_MODE: Final = "safe mode: "  # before the UIDs under which its cards are counted
@@ -32,7 +33,7 @@ _TOKEN: Final = re.compile(r"[a-z0-9]+")
 _SIZE: Final = re.compile(r"([0-9]+)gb")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class CardKind:
     """What a card is. Memory in bytes: `line` is what shares may add up to, `allocatable` what percentages mean.
 
@@ -110,51 +111,6 @@ class NodeUse:
     sum: int
 
 
-class Kinds:
-    """Kinds and link matrices that are alike are one object: there are few, and what is known of it is kept with it."""
-
-    def __init__(self) -> None:
-        self._kinds: dict[CardKind, CardKind] = {}
-        self._models: dict[tuple[int, ...], int] = {}
-        self._sizes: dict[tuple[int, str], tuple[int, int, int]] = {}
-        self._topologies: dict[tuple[object, ...], dict[str, Topology]] = {}
-
-    def kind(self, kind: CardKind) -> CardKind:
-        """Return the one object of this value."""
-        return self._kinds.setdefault(kind, kind)
-
-    def model(self, kinds: tuple[int, ...]) -> int:
-        """Return the number of all nodes that have cards of these kinds (their ids) in this order."""
-        return self._models.setdefault(kinds, len(self._models))
-
-    def size(self, model: int, backend: str, kinds: Sequence[CardKind]) -> tuple[int, int, int]:
-        """Return the seats, permille and bytes of all cards of one vendor on a node of this model."""
-        found = self._sizes.get((model, backend))
-        if found is None:
-            own = [kind for kind in kinds if kind.backend == backend]
-            found = sum(kind.seats for kind in own), CORES_MAX * len(own), sum(kind.line for kind in own)
-            self._sizes[model, backend] = found
-        return found
-
-    def sizes(self) -> set[int]:
-        """Return the bytes that cards of these kinds carry."""
-        return {kind.physical for kind in self._kinds}
-
-    def topologies(self, devices: NodeDevices) -> Mapping[str, Topology]:
-        """Return backend -> what its rules make of a node's links."""
-        backends = tuple(card.backend for card in devices.devices)
-        key = (devices.links, backends)
-        found = self._topologies.get(key)
-        if found is None:
-            found = self._topologies[key] = {
-                backend: RULES[backend].topology(
-                    devices.links, [place for place, name in enumerate(backends) if name == backend]
-                )
-                for backend in sorted(set(backends) & RULES.keys())
-            }
-        return found
-
-
 class NodeState:
     """One node: facts, the pods on it, and what is free of each card by its place in the annotation."""
 
@@ -186,7 +142,7 @@ class NodeState:
         self.stamp = 0  # another one after each change
         self.pods: dict[str, PodUse] = {}
         self.kinds: list[CardKind] = []
-        self.model = shared.model(())
+        self.model = NO_CARDS.model
         self.uuids: list[str] = []
         self.place: dict[str, int] = {}
         self.topologies: Mapping[str, Topology] = {}
@@ -200,16 +156,18 @@ class NodeState:
         self.empty_mask = -1
 
     def set_facts(self, facts: NodeFacts | None) -> None:
-        """Take over what is known of the node now."""
-        self.facts = facts
+        """Take over what is known of the node now; None, which is the last that it is told: it is gone."""
+        before = None if self.facts is None else self.facts.devices
         devices = None if facts is None else facts.devices
-        if facts is None or devices is None:
-            self.kinds, self.uuids, self.topologies = [], [], {}
-        else:
-            self.kinds = [self.shared.kind(kind_of(card, devices.oversub, facts.cordoned)) for card in devices.devices]
-            self.uuids = [card.uuid for card in devices.devices]
-            self.topologies = self.shared.topologies(devices)
-        self.model = self.shared.model(tuple(map(id, self.kinds)))
+        had, alike = self.kinds, NO_CARDS
+        if facts is not None and devices is not None:
+            kinds = [kind_of(card, devices.oversub, facts.cordoned) for card in devices.devices]
+            alike = self.shared.take(kinds, devices)
+        if before is not None:  # after the new ones are taken: what is the same stays
+            self.shared.give_back(had, before)
+        self.facts = facts
+        self.kinds, self.topologies, self.model = alike.kinds, alike.topologies, alike.model
+        self.uuids = [] if devices is None else [card.uuid for card in devices.devices]
         self.place = {uuid: place for place, uuid in enumerate(self.uuids)}
         self.recount()
 

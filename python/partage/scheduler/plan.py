@@ -1,14 +1,16 @@
 """A shape made ready for the search: each container's demands as numbers, and the order in which places are looked for.
 
 Made once per shape and kept with it; read by `fits`. What depends on the kind of a card alone (type, mode, index, how
-much a percentage is) is worked out once for each kind. Cannot fail.
+much a percentage is) is worked out once for each kind, and kept as long as the kind is. Cannot fail.
 """
 
 from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
+from weakref import ReferenceType, ref
 
 from partage.devices.rules import RULES
 from partage.model.grant import GRANT_BYTES_MAX
@@ -101,14 +103,19 @@ class Plan:
         self.weights = _weights(wishes)
         self._types = [tokens_of(text) for text in wishes.types]
         self._no_types = [tokens_of(text) for text in wishes.no_types]
-        self._kinds: dict[int, tuple[CardKind, list[OnKind]]] = {}
+        self._kinds: dict[int, tuple[ReferenceType[CardKind], list[OnKind]]] = {}
 
     def on(self, kind: CardKind) -> list[OnKind]:
         """Return what each container's share is on cards of this kind."""
         found = self._kinds.get(id(kind))
-        if found is None:  # the kind is kept beside it, so that its id stays its own
-            found = self._kinds[id(kind)] = (kind, [self._on(ask, kind) for ask in self.shape.containers])
+        if found is None:  # forgotten with the kind, so that its id stays its own
+            forget = partial(_forget, ref(self), id(kind))
+            found = self._kinds[id(kind)] = ref(kind, forget), [self._on(ask, kind) for ask in self.shape.containers]
         return found[1]
+
+    def forget(self, kind: int) -> None:
+        """Take note that the kind of this id is gone."""
+        self._kinds.pop(kind, None)
 
     def amounts(self, kind: CardKind | None, place: int) -> tuple[int, int, int]:
         """Return the slots, cores and memory of one container on cards of this kind, for scores."""
@@ -151,6 +158,12 @@ class Plan:
         if wishes.card_at_most is not None and kind.physical > wishes.card_at_most:
             return Code.QUOTA
         return None
+
+
+def _forget(plan: ReferenceType[Plan], kind: int, _: ReferenceType[CardKind]) -> None:
+    found = plan()
+    if found is not None:
+        found.forget(kind)
 
 
 def seats_of(shape: Shape) -> Mapping[str, int]:

@@ -25,7 +25,7 @@ class Single:
         self.sweep = sweep
         self.plan = plan
         self._count = plan.wants[0].count
-        self._kinds = -1
+        self._numbering = -1
         self._needs: Thresholds
         self._least = self._cores = 0  # what the best card must have, whatever it is; cores -1: kinds differ
 
@@ -40,10 +40,9 @@ class Single:
     @property
     def needs(self) -> Thresholds:
         """What a card of each kind must have."""
-        kinds = self.sweep.kinds
-        if len(kinds) != self._kinds:  # a new kind was seen
-            self._kinds = len(kinds)
-            needs = self._needs = thresholds(self.plan, 0, kinds)
+        if self.sweep.numbering != self._numbering:
+            self._numbering = self.sweep.numbering
+            needs = self._needs = thresholds(self.plan, 0, self.sweep.kinds)
             self._least = min(needs.memory, default=0)
             is_alike = len({*needs.memory}) == 1 and len({*needs.cores}) == 1
             self._cores = needs.cores[0] if is_alike else -1

@@ -18,8 +18,9 @@ from partage.model import names
 from partage.model.share import CORES_MAX, ShareClass
 from partage.model.units import MI
 from partage.scheduler.answers import Placement, Unfit
-from partage.scheduler.cards import Kinds, NodeState
+from partage.scheduler.cards import NodeState
 from partage.scheduler.fits import card_refusal, fit_plan, plan_of
+from partage.scheduler.kinds import Kinds
 from partage.scheduler.preempt import Unit, Victim, choose_victims, units_of
 from partage.scheduler.quota.meters import METERS, PREFIX, format_amount
 

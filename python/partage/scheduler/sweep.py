@@ -32,6 +32,7 @@ NUMBERS: Final = {code: number + 1 for number, code in enumerate(Code)}
 UNKNOWN_USE: Final = NUMBERS[Code.CARD_UNKNOWN_USE]
 NO_SEAT: Final = NUMBERS[Code.CARD_SEATS]
 _NEVER: Final = 1 << 62
+_ROOM: Final = 64  # models that may be kept beyond twice those that there are
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +47,16 @@ class Sweep:
     """The cards of all nodes in one row."""
 
     def __init__(self) -> None:
-        self.kinds: list[CardKind] = []
         self.version = 0  # grows whenever a number changes
-        self._numbers: dict[int, int] = {}  # id of a kind, which its owner keeps for ever, -> number
-        self._models: dict[int, list[int]] = {}  # model of nodes -> numbers of its kinds
+        self.numbering = 0  # grows whenever kinds have other numbers, or there are more of them
+        self._room = _ROOM
         self._clear()
 
     def _clear(self) -> None:
+        self.numbering += 1
+        self.kinds: list[CardKind] = []
+        self._numbers: dict[int, int] = {}  # id of a kind, which is kept here, -> number
+        self._models: dict[int, list[int]] = {}  # model of nodes -> numbers of its kinds
         self.states: list[NodeState] = []
         self.names: list[str] = []
         self.spans: list[tuple[int, int]] = []
@@ -69,10 +73,13 @@ class Sweep:
         """Take over the numbers of nodes that changed; of all, where one came, went, or has another number of cards."""
         stale = list(stale)
         self.version += bool(stale)
-        if len(nodes) != len(self.states) or not all(self._is_in_place(nodes.get(name), name) for name in stale):
+        is_full = bool(stale) and len(self._models) > self._room  # also of what no node has any more
+        in_place = len(nodes) == len(self.states) and all(self._is_in_place(nodes.get(name), name) for name in stale)
+        if is_full or not in_place:
             self._clear()
             for name, state in nodes.items():
                 self._append(name, state)
+            self._room = 2 * len(self._models) + _ROOM
             return
         for name in stale:
             row, state = self._row[name], nodes[name]
@@ -131,6 +138,7 @@ class Sweep:
         if number is None:
             number = self._numbers[id(kind)] = len(self.kinds)
             self.kinds.append(kind)
+            self.numbering += 1
         return number
 
 

@@ -40,6 +40,7 @@ class Tally:
         self._plan = question.plan
         self._exact = exact
         self._known: dict[bytes, Why] = {}
+        self._numbering = -1
         self._takes: set[int] = set()  # models of nodes that have enough cards of the vendors
         wishes = self._plan.shape.wishes
         self._named = wishes.uuids | wishes.no_uuids
@@ -48,6 +49,9 @@ class Tally:
     def why(self, rows: Sequence[int]) -> dict[str, Why]:
         """Return name -> code and line of these nodes, none of which takes the shape."""
         sweep, takes = self._sweep, self._takes
+        if sweep.numbering != self._numbering:
+            self._numbering = sweep.numbering
+            takes.clear()
         states = sweep.states
         lefts = [(sweep.left(resource), seats) for resource, seats in self._plan.seats.items()]
         for codes in self._codes:
@@ -113,6 +117,7 @@ class _Codes:
         self._place = place
         self._want = plan.wants[place]
         self._alone = NUMBERS[Code.CARD_NOT_EMPTY] if self._want.alone or plan.is_mutex else 0
+        self._numbering = -1
         self._own: list[int] = []  # by the kind of card
         self._qos: list[int] = []
         self._needs = thresholds(plan, place, ())
@@ -122,9 +127,11 @@ class _Codes:
     def begin(self, nodes: int) -> None:
         """Get ready for as many questions about nodes as they are now."""
         sweep = self._sweep
-        if len(self._own) != len(sweep.kinds):
+        if sweep.numbering != self._numbering:
+            self._numbering = sweep.numbering
             self._needs = thresholds(self._plan, self._place, sweep.kinds)
-            self._own, self._qos = map(list, zip(*map(self._of_kind, sweep.kinds), strict=True))
+            of_kinds = [self._of_kind(kind) for kind in sweep.kinds]
+            self._own, self._qos = [own for own, _ in of_kinds], [qos for _, qos in of_kinds]
             is_plain = not (self._alone or any(self._own) or any(self._qos))
             self._least = self._needs.memory[0] if is_plain and len({*self._needs.memory}) == 1 else 0
         self._all = None
