@@ -196,6 +196,24 @@ def test_containers_are_told_of_no_card_but_theirs() -> None:
     assert ask(pod_of(system)).patch == (), "it sees all of them anyway"
 
 
+@pytest.mark.parametrize(
+    ("one", "spec"),
+    [
+        pytest.param(container(), {"runtimeClassName": "nvidia"}, id="by the runtime"),
+        pytest.param(container(limits={GPU: 0}), {}, id="0 cards"),
+        pytest.param(container(env=[{"name": VISIBLE, "value": "all"}]), {}, id="by hand"),
+        pytest.param(container(limits={GPU: 1}), {"schedulerName": "volcano"}, id="another scheduler"),
+        pytest.param(container(limits={MEMORY: 1}), {"schedulerName": "volcano"}, id="an amount, another scheduler"),
+    ],
+)
+def test_k09_an_image_that_names_all_cards_sees_none(one: Json, spec: Json) -> None:
+    """NVIDIA's images have the variable, and its runtime believes them: a container without a share is told of none."""
+    after = admitted(pod_of(one, container("image"), init=(container("load"),), **spec))
+    assert env_of(after["spec"]["containers"][1]) == env_of(after["spec"]["initContainers"][0]) == {VISIBLE: "none"}
+    assert ask(pod_of(one, container("image"), **spec), AdmissionOptions(hide_cards=False)).patch == ()
+    assert ask(pod_of(container("image"), runtimeClassName="gvisor")).patch == ()
+
+
 def test_priority() -> None:
     pod = pod_of(
         container(limits={GPU: 1, MEMORY: 1, PRIORITY: 1}), container("second", {GPU: 1, MEMORY: 1, PRIORITY: 0})
@@ -408,7 +426,8 @@ def test_what_the_last_door_sees_is_only_judged() -> None:
 def test_updates_and_pods_that_ask_for_nothing_pass() -> None:
     assert ask(pod_of(container(limits={GPU: "x"})), operation="UPDATE").allowed
     assert ask(pod_of(container(limits={"cpu": 1}))).patch == ()
-    assert ask(pod_of(container(limits={GPU: 0}))).patch == ()
+    hidden = {"op": "add", "path": "/spec/containers/0/env", "value": [{"name": VISIBLE, "value": "none"}]}
+    assert ask(pod_of(container(limits={GPU: 0}))).patch == (hidden,), "C062 (K09): 0 is nothing asked for"
 
 
 def test_the_administrator_s_reading() -> None:

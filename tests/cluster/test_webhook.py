@@ -208,7 +208,12 @@ def test_who_names_cards_by_hand_gets_none(site: Site) -> None:
     """C062 (K09)."""
     body = probe()
     body["spec"]["containers"][0]["env"] = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
-    assert site.create(body)["spec"]["containers"][0]["env"] == [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"}]
+    none = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"}]
+    assert site.create(body)["spec"]["containers"][0]["env"] == none
+    site.admin.create("runtimeclasses.node.k8s.io", {"metadata": {"name": "nvidia"}, "handler": "nvidia"})
+    body = probe()
+    body["spec"]["runtimeClassName"] = "nvidia"  # which believes an image that names all cards
+    assert site.create(body)["spec"]["containers"][0]["env"] == none
 
 
 def test_who_debugs_a_pod_with_a_share_sees_no_card(site: Site) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from partage.admission.mutate import asks_for_cards, hide_cards
+from partage.admission.mutate import asks_for_cards, comes_near, hide_cards
 from partage.admission.patch import Patch
 from partage.admission.validate import left_alone, unconfined
 from partage.devices.ask import asks_for_shares
@@ -50,7 +50,8 @@ def problems_of_added(pod: PodView, before: PodView, options: AdmissionOptions) 
 
 def patch_of_added(pod: PodView, before: PodView, options: AdmissionOptions) -> tuple[dict[str, object], ...]:
     """Return what tells new ephemeral containers of no card: those that name some, and in a pod with cards all."""
-    patch, alone = Patch(), any(asks_for_cards(container) for container, _, _ in pod.each())
+    patch = Patch()
+    alone = comes_near(pod) or any(asks_for_cards(container) for container, _, _ in pod.each())
     for number, container in added_to(pod, before):
         if options.hide_cards:
             hide_cards(patch, container, f"/spec/ephemeralContainers/{number}", alone=alone)

@@ -2,8 +2,9 @@
 
     scheduler           ours, where the pod names none
     resources           under the vendor's names, as plain numbers, defaults filled in; what was rounded in a note
-    environment         CUDA_TASK_PRIORITY as HAMi has it; NVIDIA_VISIBLE_DEVICES `none` in containers without a share;
-                        (NVIDIA's own plugin tells those that ask it for one);
+    environment         CUDA_TASK_PRIORITY as HAMi has it; NVIDIA_VISIBLE_DEVICES `none` in containers without a share,
+                        also of pods without any that may come to a card by NVIDIA's runtime, since images name all
+                        cards (NVIDIA's own plugin tells those that ask it for one);
                         NCCL's time-outs in distributed jobs, whose half would hang for ever without the other
     seccomp profile     the runtime's, where the pod names none
     runtime class, priority class       where the administrator wants them
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
 NVIDIA_PREFIX: Final = "nvidia.com/"  # of its own plugin's resources too: mig-1g.5gb, gpu.shared
+NVIDIA_RUNTIME: Final = "nvidia"  # how the runtime classes begin that its toolkit makes
 TASK_PRIORITY: Final = "CUDA_TASK_PRIORITY"
 _NO_CARD: Final = frozenset({"", "none", "void"})
 _PRIORITY_CLASSES: Final = {1: "p1-onlineserving", 2: "p2-batchtraining"}
@@ -61,14 +63,13 @@ def mutate(pod: PodView, reading: Reading | None, options: AdmissionOptions) -> 
     patch = Patch()
     places = {found.path: found for found in reading.found} if reading else {}
     shared = {path for path, found in places.items() if found.ask.backend == NVIDIA}
+    near = options.hide_cards and (bool(shared) or comes_near(pod))
     if reading is not None:
         _of_pod(patch, pod, reading, options)
     for container, _, path in pod.each():
         found = places.get(path)
         if options.hide_cards:
-            hide_cards(
-                patch, container, path, alone=bool(shared) and path not in shared and not asks_for_cards(container)
-            )
+            hide_cards(patch, container, path, alone=near and path not in shared and not asks_for_cards(container))
         if found is not None:
             _resources(patch, found)
             _environment(patch, pod, found, options)
@@ -77,11 +78,14 @@ def mutate(pod: PodView, reading: Reading | None, options: AdmissionOptions) -> 
 
 
 def hide_by_hand(pod: PodView, options: AdmissionOptions) -> tuple[dict[str, object], ...]:
-    """Return what a pod that is otherwise left alone gets: no card by hand, where a container asks for none either."""
-    patch = Patch()
+    """Return what a pod that is otherwise left alone gets: no card by hand, where a container asks for none either.
+
+    One that names amounts alone (`nvidia.com/gpumem`) may get a card from whoever places it.
+    """
+    patch, near = Patch(), comes_near(pod)
     for container, _, path in pod.each():
         if options.hide_cards and not asks_for_cards(container):
-            hide_cards(patch, container, path, alone=False)
+            hide_cards(patch, container, path, alone=near and NAMES.isdisjoint(_amounts(container)))
     return tuple(patch.operations)
 
 
@@ -155,8 +159,7 @@ def _says(there: Mapping[str, str | int | float] | None, name: str, value: int) 
 def _environment(patch: Patch, pod: PodView, found: Found, options: AdmissionOptions) -> None:
     container = found.container
     path = f"{found.path}/env"
-    resources = container.resources
-    amounts = {**((resources.requests or {}) if resources else {}), **((resources.limits or {}) if resources else {})}
+    amounts = _amounts(container)
     wanted = {TASK_PRIORITY: str(amounts[PRIORITY])} if PRIORITY in amounts else {}
     if options.nccl_seconds and _is_distributed(pod):
         wanted |= {
@@ -189,14 +192,27 @@ def hide_cards(patch: Patch, container: ContainerView, path: str, *, alone: bool
         patch.append(f"{path}/env", container.env, {"name": VISIBLE, "value": "none"})
 
 
+def comes_near(pod: PodView) -> bool:
+    """Whether a pod may come to cards: by NVIDIA's runtime, by naming them, or where it names 0 of its resources."""
+    if (pod.spec.runtime_class_name or "").startswith(NVIDIA_RUNTIME):
+        return True
+    return any(
+        any(True for _ in _by_hand(container)) or any(name.startswith(NVIDIA_PREFIX) for name in _amounts(container))
+        for container, _, _ in pod.each()
+    )
+
+
 def asks_for_cards(container: ContainerView) -> bool:
     """Whether it asks for a card of NVIDIA's by whatever resource: who serves that one tells it of its card."""
-    resources = container.resources
-    asked = {**(resources.requests or {}), **(resources.limits or {})} if resources else {}
     return any(
         (name in CARDS or (name.startswith(NVIDIA_PREFIX) and name not in NAMES)) and _some(amount)
-        for name, amount in asked.items()
+        for name, amount in _amounts(container).items()
     )
+
+
+def _amounts(container: ContainerView) -> dict[str, str | int | float]:
+    resources = container.resources
+    return {**(resources.requests or {}), **(resources.limits or {})} if resources else {}
 
 
 def _some(amount: str | float) -> bool:
