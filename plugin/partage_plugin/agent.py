@@ -256,8 +256,9 @@ class Agent:
             self._sweep_wanted.set()
 
     def _seats_changed(self) -> None:
-        """Tell kubelet where a hand-over came or went beside a failed card: else its seats are the same."""
-        if any(not card.healthy for card in self.cards.by_uuid.values()):
+        """Tell kubelet where a hand-over came or went beside a card that failed or is gone: else seats are the same."""
+        has_strays = self.front is not None and self.front.has_strays
+        if has_strays or any(not card.healthy for card in self.cards.by_uuid.values()):
             self._tell_seats()
 
     def _tell_seats(self) -> None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from partage_plugin.handover.desk import Desk, Held
     from partage_plugin.handover.grants import Grants
     from partage_plugin.handover.store import Store
-    from partage_plugin.kubelet.checkpoint import CheckpointFile
+    from partage_plugin.kubelet.checkpoint import CheckpointFile, Entry
     from partage_plugin.kubelet.minted import Minted
     from partage_plugin.owners import Owners
     from partage_plugin.ports import Pod, Pods, Reports
@@ -89,6 +89,7 @@ class SharesFront:
         self._shrinking: dict[str, int] = {}  # pods that may use more than they are given -> generation told, or 0
         self._shrinks = asyncio.Event()
         self._calls = calls
+        self.has_strays = False  # among the seats: ids that are held and named after no card that is known
         self.on_handed_over: Callable[[], None] = lambda: None
         self.clean_up: Callable[[], Awaitable[frozenset[str]]] = _nothing
 
@@ -97,11 +98,20 @@ class SharesFront:
     def seats(self) -> tuple[seating.Seat, ...]:
         """Return the seats as they are now."""
         try:
-            taken = frozenset(seat for entry in self._checkpoint.read().entries for seat in entry.ids)
+            entries = self._checkpoint.read().entries
         except CheckpointError:
-            taken = frozenset()
+            entries = ()
+        taken = frozenset(seat for entry in entries for seat in entry.ids)
+        kept = frozenset(seat for entry in entries if self._is_served(entry) for seat in entry.ids)
         cards = self._cards.by_uuid.values()
-        return seating.seats(cards, self._desk.granted_on(), taken, tells_numa=self._tells_numa)
+        listed = seating.seats(cards, self._desk.granted_on(), taken, kept, tells_numa=self._tells_numa)
+        self.has_strays = len(listed) > sum(card.seats for card in cards)
+        return listed
+
+    def _is_served(self, entry: Entry) -> bool:
+        """Whether a container has a share of cards that are all there."""
+        held = self._desk.held.get(entry.name or "")
+        return held is not None and all(device.uuid in self._cards.by_uuid for device in held.policy.devices)
 
     def planned_cards(self, size: int) -> Sequence[str] | None:
         """Return the cards of the one container with `size` shares that can be meant now; None where not known."""
@@ -133,10 +143,25 @@ class SharesFront:
             return self._delivery.answer(entry)
 
     async def pre_start(self, ids: Sequence[str]) -> None:
-        """Open what was handed over with these ids; raises Refused."""
+        """Open what was handed over with these ids; raises Refused.
+
+        Kubelet gives an init container's ids to another one of the pod again, and only one of those that have them
+        starts now. Where some can be opened, the others are closed instead: an init container whose card has failed
+        since it ended does not keep its pod's containers from starting again, nor can it start itself.
+        """
         with self._calls.call():
+            opened: list[tuple[Claim, Held]] = []
+            refused: list[tuple[Claim, Refused]] = []
             for claim in await self._owners.of(ids):
-                await self._open(claim)
+                try:
+                    opened.append((claim, await self._open(claim)))
+                except Refused as refusal:
+                    refused.append((claim, refusal))
+            if not opened:
+                raise refused[0][1]
+            for claim, _ in refused:
+                self._desk.shut(claim.name)
+                self._enforced(*opened[-1])  # is the last word on the pod
 
     async def _open(self, claim: Claim) -> Held:
         try:
@@ -154,6 +179,15 @@ class SharesFront:
             cards=[share.uuid for share in held.policy.devices],
             generation=held.generation,
         )
+        self._enforced(claim, held)
+        self.on_handed_over()
+        now = self._pods.get(claim.pod.uid)
+        if now is not None and now is not claim.pod:
+            self.pod_changed(now)  # resized while its devices were prepared
+        return held
+
+    def _enforced(self, claim: Claim, held: Held) -> None:
+        """Say on its pod what holds a container's limits."""
         word = held.policy.enforced_by
         self._reports.condition(
             claim.pod,
@@ -162,11 +196,6 @@ class SharesFront:
             reason=word,
             message=f"what holds the limits of its containers: {word}",
         )
-        self.on_handed_over()
-        now = self._pods.get(claim.pod.uid)
-        if now is not None and now is not claim.pod:
-            self.pod_changed(now)  # resized while its devices were prepared
-        return held
 
     async def _hand_over(self, claim: Claim) -> Held:
         """Open; where a card is full, once more after looking who has ended: a refusal costs kubelet's back-off."""

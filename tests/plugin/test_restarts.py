@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import grpc
 import pytest
 
 from partage.model import names
+from partage.model.need import Role
 from partage_plugin import front
+from partage_plugin.handover.cdi import CdiDirectory
+from partage_plugin.kubelet.seats import seat_id
 from tests.plugin.test_handover import refused, run
 from tests.plugin.test_life import policy, started, until
 from tests.plugin.world import CARDS, GI, World, card, grant_text, part, pod_of, share
@@ -84,6 +89,72 @@ def test_a_card_that_is_gone_after_a_restart(tmp_path: Path) -> None:
             await world.told.until(lambda told: ("pod-u1", names.CONDITION_RESIZED) in told.conditions)
             assert world.told.conditions["pod-u1", names.CONDITION_RESIZED][:2] == (False, "CardMissing")
             assert [policy(world, entry).generation for entry in (first, second)] == [1, 1], "one of two was changed"
+        await world.kubelet.stop()
+
+    run(go())
+
+
+def test_k11_an_init_container_whose_card_failed_keeps_no_other_from_starting_again(tmp_path: Path) -> None:
+    """They have the same ids: kubelet's call does not say which of them starts, and only one that may is let."""
+
+    async def go() -> None:
+        world = World(tmp_path)
+        async with world.running() as agent:
+            containers = {"app": part(share(1)), "init": part(share(0))}
+            await world.pods.put(pod_of("u1", roles={"init": Role.INIT}, **containers))
+            app = await world.kubelet.allocate("u1", "default/pod-u1", "app")
+            init = await world.kubelet.allocate("u1", "default/pod-u1", "init", ids=app.ids, init=True)
+            await world.kubelet.pre_start(init)
+            failed = card(0, healthy=False, reason="XID 79")
+            world.backend.cards = (failed, card(1))
+            await agent.discover()
+            await world.kubelet.pre_start(app)
+            specs = CdiDirectory(world.places.cdi)
+            assert (policy(world, app).is_open, policy(world, init).is_open) == (True, False)
+            assert specs.names() == {app.name}
+            assert world.told.conditions["pod-u1", names.CONDITION_ENFORCED][0], "it is said of the one that runs"
+            assert any("XID 79" in text for _, _, text in world.told.events)
+            world.backend.cards = (failed, replace(failed, index=1, uuid=CARDS[1]))
+            await agent.discover()
+            with pytest.raises(grpc.aio.AioRpcError, match="XID 79"):
+                await world.kubelet.pre_start(app)
+            world.backend.cards = (card(0), card(1))
+            await agent.discover()
+            await world.kubelet.pre_start(init)
+            assert (policy(world, app).is_open, policy(world, init).is_open) == (True, True)
+            assert specs.names() == {app.name, init.name}
+
+    run(go())
+
+
+def test_k12_who_has_a_share_keeps_ids_of_a_card_that_did_not_come_back(tmp_path: Path) -> None:
+    """Kubelet re-admits after its restart what has all its ids in the list, and fails the rest for ever."""
+
+    async def go() -> None:
+        world = World(tmp_path)
+        async with world.running():
+            for uid, index in (("u1", 0), ("u2", 1)):
+                await world.pods.put(pod_of(uid, app=part(share(index))))
+            lost = seat_id(CARDS[1], 3), seat_id(CARDS[1], 4)
+            mine = await world.kubelet.allocate("u1", "default/pod-u1", "app", ids=lost[:1])
+            gone = await world.kubelet.allocate("u2", "default/pod-u2", "app", ids=lost[1:])
+            await world.kubelet.pre_start(mine)
+            await world.kubelet.pre_start(gone)
+        shutil.rmtree(world.places.root)  # a reboot
+        world.backend.cards = (card(0),)
+        await world.kubelet.start()
+        async with world.agent():
+            await world.kubelet.registered()
+            await world.kubelet.pre_start(mine)
+            assert set(mine.ids) <= world.kubelet.healthy()
+            assert not set(gone.ids) & set(world.kubelet.devices), "its card is gone: it is to be placed anew"
+            assert len(world.kubelet.healthy()) == 10, "of ten shares one is held under an id of the other card"
+            world.kubelet.entries.clear()
+            world.kubelet.write_checkpoint()
+            await world.pods.delete("u1")
+            await world.kubelet.until(
+                lambda kubelet: set(kubelet.healthy()) == {seat_id(CARDS[0], n) for n in range(10)}
+            )
         await world.kubelet.stop()
 
     run(go())

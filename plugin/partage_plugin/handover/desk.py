@@ -423,6 +423,14 @@ class Desk:
         self._gates.put(held.entry, held.file, held.policy)
         log.info("resized", hand_over=held.entry.name, pod=held.pod, container=held.container, generation=grant.gen)
 
+    def shut(self, name: str) -> None:
+        """Let no container start under a hand-over until it is opened again; none runs under it."""
+        self._cdi.remove(name)
+        held = self._held.get(name)
+        if held is not None:
+            with contextlib.suppress(PolicyError):  # without its spec it does not start either
+                held.file.shut()
+
     async def close(self, name: str) -> None:
         """End a hand-over and remove all that it has on this node; one that is not open is removed just the same."""
         held = self._drop(name)

@@ -1,7 +1,9 @@
 """Seats: the device ids that kubelet counts. They say how many shares a node can take, not which card or whose.
 
 `<card uuid>::<n>`, at most 63 characters. Seats are fungible, so a card that fails withdraws as many *free* ids as it
-has free seats, its own first: what runs keeps its ids, whatever card they are named after. Pure.
+has free seats, its own first: what runs keeps its ids, whatever card they are named after. That card may be none that
+is known any more (it did not come back from a reboot, it has fewer seats now): kubelet starts nothing again whose ids
+are not listed, so they are, and as many free ones are withdrawn. Pure.
 """
 
 from __future__ import annotations
@@ -38,16 +40,25 @@ def card_of(seat: str) -> str:
 
 
 def seats(
-    cards: Iterable[Card], granted_on: Mapping[str, int], taken: Collection[str], *, tells_numa: bool = True
+    cards: Iterable[Card],
+    granted_on: Mapping[str, int],
+    taken: Collection[str],
+    kept: Collection[str] = (),
+    *,
+    tells_numa: bool = True,
 ) -> tuple[Seat, ...]:
     """Return all seats of the cards. `granted_on`: card -> shares handed over; `taken`: ids that containers hold.
+
+    `kept`: those of them that are listed even where they are named after no seat of these cards.
 
     NUMA is promised only where it cannot be wrong (a seat does not say which card it will be), and where it is wanted.
     """
     cards = list(cards)
     ids = {card.uuid: [seat_id(card.uuid, number) for number in range(card.seats)] for card in cards}
     free = [seat for own in ids.values() for seat in own if seat not in taken]
-    withdrawn: set[str] = set()
+    known = {seat for own in ids.values() for seat in own}
+    strays = sorted(set(kept) - known)
+    withdrawn = set(free[max(0, len(free) - len(strays)) :])
     for card in cards:
         if card.healthy:
             continue
@@ -58,7 +69,8 @@ def seats(
         withdrawn.update(own_first[:count])
     nodes = {card.numa for card in cards}
     numa = nodes.pop() if tells_numa and len(nodes) == 1 else -1
-    return tuple(Seat(seat, seat not in withdrawn, numa) for own in ids.values() for seat in own)
+    listed = [Seat(seat, seat not in withdrawn, numa) for own in ids.values() for seat in own]
+    return (*listed, *(Seat(seat, healthy=True) for seat in strays))
 
 
 def preferred(
