@@ -198,12 +198,16 @@ class SharesFront:
         )
 
     async def _hand_over(self, claim: Claim) -> Held:
-        """Open; where a card is full, once more after looking who has ended: a refusal costs kubelet's back-off."""
+        """Open; where a card is full, once more after looking who has ended: a refusal costs kubelet's back-off.
+
+        Also where that look removed nothing: another one beside it may have been first.
+        """
         try:
             return await self._desk.hand_over(claim)
         except Refused as refusal:
-            if refusal.reason != OVERPROMISED or not await self.clean_up():
+            if refusal.reason != OVERPROMISED:
                 raise
+        await self.clean_up()
         return await self._desk.hand_over(claim)
 
     def _refused(self, pod: Pod, refusal: Refused) -> None:

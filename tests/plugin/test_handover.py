@@ -182,6 +182,29 @@ def test_a_pod_created_again_under_its_name_gets_the_new_limit(tmp_path: Path) -
     run(go())
 
 
+def test_room_that_another_clean_up_has_freed_meanwhile(tmp_path: Path) -> None:
+    """Two clean-ups go on side by side: what one removes, the other finds no more, and there is room all the same."""
+
+    async def go() -> None:
+        world = World(tmp_path)
+        async with world.running() as agent:
+            assert agent.front is not None
+            sweep = agent.front.clean_up
+
+            async def second() -> frozenset[str]:
+                await sweep()
+                return await sweep()
+
+            agent.front.clean_up = second
+            for uid in ("u0", "u1"):
+                await world.pods.put(pod_of(uid, app=part(share(0, 50 * GI))))
+                entry = await world.kubelet.allocate(uid, f"default/pod-{uid}", "app")
+                await world.kubelet.pre_start(entry)
+                await world.pods.delete(uid)
+
+    run(go())
+
+
 @pytest.mark.parametrize(
     ("pod", "reason", "words"),
     [
