@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Coroutine, Mapping
 
     from partage.devices.backend import Card, HealthChange, Inventory
     from partage.model.node_devices import DeviceLink
@@ -59,6 +59,6 @@ class Cards:
         event, self._changed = self._changed, asyncio.Event()
         event.set()
 
-    async def changed(self) -> None:
-        """Return at the next change."""
-        await self._changed.wait()
+    def changed(self) -> Coroutine[Any, Any, object]:
+        """Return what ends at the next change from now on, also one that comes before it is waited for."""
+        return self._changed.wait()

@@ -25,6 +25,7 @@ from partage.shm import read_policy
 from partage.sim import machine
 from partage.sim.state import read_state
 from partage_plugin.kubelet.checkpoint import CheckpointError, CheckpointFile
+from tests.cluster.api import PATIENCE_S
 from tests.cluster.changes import Changes, deadline, left
 from tests.cluster.cleanup import DEVICE_PLUGINS
 from tests.cluster.controlplane import free_port
@@ -43,6 +44,7 @@ RESOURCE: Final = "nvidia.com/gpu"
 MI: Final = 1 << 20
 GI: Final = 1 << 30
 PROFILE: Final = "8xH100"
+LISTED: Final = '"Processed device updates for resource"'  # as kubelet logs it
 RULES: Final = (
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]},
     {"apiGroups": [""], "resources": ["pods/status"], "verbs": ["patch"]},
@@ -121,15 +123,27 @@ class NodeAgent:
         flags += [f"--node={node.name}", f"--kubeconfig={self.kubeconfig}", "--driver=simulated"]
         flags += [f"--metrics-port={self.port}", "--metrics-address=127.0.0.1"]
         argv = [sys.executable, "-m", "partage_plugin.main", *flags, *self.flags]
+        known = self.listings()
         self.process = node.run("agent", argv, self.environment)
         if wait:
-            self.process.until(self._is_listed, seconds=30, what="listed by kubelet", watch=[self.process.log])
+            self.wait_listed(known)
             self.wait_seats(10 * len(self.uuids))
         return self
 
-    def _is_listed(self) -> bool:
-        """Whether kubelet asks this agent by now: the node's seats alone may still be those of an agent before it."""
-        return "kubelet lists" in self.process.said()
+    def listings(self) -> int:
+        """Return how often kubelet took a list of seats, since it was started."""
+        said = self.cluster.node.kubelet.said().splitlines()
+        return sum(1 for line in said if LISTED in line and f'"{RESOURCE}"' in line)
+
+    def wait_listed(self, known: int = 0) -> None:
+        """Return once kubelet has taken a list more than those `known`: from then on it admits pods with shares.
+
+        What the Node says of seats comes later, and stands for a while when kubelet or an agent has ended.
+        """
+        kubelet = self.cluster.node.kubelet
+        kubelet.until(
+            lambda: self.listings() > known, seconds=PATIENCE_S, what="told of the agent's seats", watch=[kubelet.log]
+        )
 
     @property
     def locks(self) -> Path:
@@ -144,9 +158,9 @@ class NodeAgent:
             return bool(node["status"].get("allocatable", {}).get(RESOURCE, "0") == "0")
 
         self.process.kill(signal.SIGTERM)
-        self.cluster.api.wait("nodes", self.cluster.node.name, gone, what=f"no {RESOURCE}", seconds=60)
+        self.cluster.api.wait("nodes", self.cluster.node.name, gone, what=f"no {RESOURCE}")
 
-    def wait_seats(self, count: int, seconds: float = 30) -> None:
+    def wait_seats(self, count: int, seconds: float = PATIENCE_S) -> None:
         """Return once the node's allocatable shares are so many."""
 
         def counted(node: Json) -> bool:
@@ -164,7 +178,7 @@ class NodeAgent:
 
     def metrics(self) -> dict[str, dict[str, float]]:
         """Return its figures of containers: series -> `pod/container` -> value, for those that have a pod."""
-        text = httpx.get(f"http://127.0.0.1:{self.port}/metrics", trust_env=False).text
+        text = httpx.get(f"http://127.0.0.1:{self.port}/metrics", trust_env=False, timeout=PATIENCE_S).text
         found: dict[str, dict[str, float]] = {}
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
@@ -173,14 +187,14 @@ class NodeAgent:
                     found.setdefault(sample.name, {})[whose] = sample.value
         return found
 
-    def until_told(self, series: str, whose: str, value: float, seconds: float = 30) -> None:
+    def until_told(self, series: str, whose: str, value: float, seconds: float = PATIENCE_S) -> None:
         """Return once its figures say so: nobody announces them, they are read anew every few seconds."""
         end = deadline(seconds)
         while (told := self.metrics().get(series, {}).get(whose)) != value:
             assert left(end) > 0, f"{series} of {whose} is {told}, not {value}, after {seconds:g} s"
             time.sleep(POLL)
 
-    def said(self, condition: Callable[[str], bool], what: str, seconds: float = 30) -> None:
+    def said(self, condition: Callable[[str], bool], what: str, seconds: float = PATIENCE_S) -> None:
         """Return once its log says so."""
         self.until(lambda: condition(self.process.tail(200)), what, seconds)
 
@@ -225,7 +239,7 @@ class NodeAgent:
 
     def hand_overs(self) -> dict[str, Path]:
         """Return the hand-overs there are, by name."""
-        return {path.name: path for path in self.root.iterdir() if path.is_dir() and len(path.name) == 32}
+        return {path.name: path for path in self.root.glob("*") if path.is_dir() and len(path.name) == 32}
 
     def allocated(self) -> set[str]:
         """Return the hand-overs that kubelet has written down as its containers': it has got our answer for them."""
@@ -236,11 +250,13 @@ class NodeAgent:
         return {entry.name for entry in entries if entry.name is not None}
 
     def handed_over(self, memory: int) -> Path:
-        """Return the open hand-over with this limit, in bytes; AssertionError unless there is just one."""
-        limits = {path: self.memory(path) for path in self.hand_overs().values()}
-        found = [path for path, limit in limits.items() if limit == memory]
-        assert len(found) == 1, f"{len(found)} hand-overs of {memory} bytes: {limits}"
-        return found[0]
+        """Return the open hand-over with this limit, in bytes, once there is just one: those of before go meanwhile."""
+
+        def found() -> list[Path]:
+            return [path for path in self.hand_overs().values() if self.memory(path) == memory]
+
+        self.until(lambda: len(found()) == 1, f"one hand-over of {memory} bytes")
+        return found()[0]
 
     @staticmethod
     def memory(path: Path) -> int:
@@ -248,7 +264,7 @@ class NodeAgent:
         policy = read_policy(path / "policy")
         return policy.devices[0].memory if policy.is_open else 0
 
-    def until(self, condition: Callable[[], object], what: str, seconds: float = 30) -> None:
+    def until(self, condition: Callable[[], object], what: str, seconds: float = PATIENCE_S) -> None:
         """Return once `condition()` holds of its hand-overs, CDI specs, log or kubelet's word: as those change."""
         end = deadline(seconds)
         with Changes((self.root, self.cluster.node.cdi, self.process.log, DEVICE_PLUGINS)) as changes:

@@ -24,6 +24,7 @@ Objects = list[Json]
 MERGE: Final = "application/merge-patch+json"
 LISTED: Final = "LISTED"  # of our own, beside the server's ADDED, MODIFIED, DELETED
 APPLY: Final = "application/apply-patch+yaml"
+PATIENCE_S: Final = 120.0  # ends a hang: what is waited for takes a few seconds, and a busy machine ten times that
 
 
 class RefusedError(Exception):
@@ -61,7 +62,9 @@ class Api:
             context.load_cert_chain(*map(str, self.certificate))
         headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
         self.tls = context
-        self.http = httpx.Client(base_url=self.server, verify=context, headers=headers, timeout=30, trust_env=False)
+        self.http = httpx.Client(
+            base_url=self.server, verify=context, headers=headers, timeout=PATIENCE_S, trust_env=False
+        )
 
     def with_token(self, token: str) -> Api:
         """Return the same server as the owner of a token sees it."""
@@ -181,7 +184,7 @@ class Api:
 
     def _stream(self, path: str, query: Json, left: float) -> Iterator[Json]:
         query = {**query, "timeoutSeconds": max(1, int(left))}
-        with self.http.stream("GET", path, params=query, timeout=httpx.Timeout(10, read=left)) as answer:
+        with self.http.stream("GET", path, params=query, timeout=httpx.Timeout(PATIENCE_S, read=left)) as answer:
             if answer.is_error:
                 raise RefusedError(f"GET {path}", answer.status_code, answer.read().decode())
             for line in answer.iter_lines():
@@ -198,7 +201,7 @@ class Api:
         namespace: str | None = None,
         *,
         what: str,
-        seconds: float = 60,
+        seconds: float = PATIENCE_S,
     ) -> Json:
         """Watch one object until `reached` says yes of it, and return it; NotReachedError with what it was last."""
         last: Json | None = None
@@ -216,7 +219,7 @@ class Api:
         namespace: str | None = None,
         *,
         what: str,
-        seconds: float = 60,
+        seconds: float = PATIENCE_S,
     ) -> Objects:
         """Watch all objects of a list until `reached` says yes of them, and return them."""
         found: dict[str, Json] = {}
@@ -233,7 +236,7 @@ class Api:
                 return list(found.values())
         raise NotReachedError(f"{resource} of {namespace or 'all namespaces'}: not {what} within {seconds:g} s")
 
-    def wait_gone(self, resource: str, name: str, namespace: str | None = None, *, seconds: float = 60) -> None:
+    def wait_gone(self, resource: str, name: str, namespace: str | None = None, *, seconds: float = PATIENCE_S) -> None:
         """Watch until there is no object of that name."""
         path = self.path(resource, None, namespace)
         for event in self._observe(path, seconds, {"fieldSelector": f"metadata.name={name}"}):

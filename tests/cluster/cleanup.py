@@ -63,6 +63,7 @@ PATIENCE: Final = 30.0  # seconds for the kernel to let go of killed processes, 
 AGAIN: Final = 0.05  # seconds: the kernel does not say when a cgroup of the first version can be removed
 MNT_DETACH: Final = 2
 RECORD: Final = "host.json"
+LOCK: Final = "owner.lock"  # held by whoever lives in the directory, and by its keeper
 
 
 @dataclass(frozen=True)
@@ -115,8 +116,18 @@ def clean_up(directory: Path) -> list[str]:
     if mounts_below(directory):
         left.append(f"mounts below {directory}")
     if not left:
-        shutil.rmtree(directory, ignore_errors=True)
+        remove_directory(directory)
     return left
+
+
+def remove_directory(directory: Path) -> None:
+    """Remove a cluster's directory, its lock last: as long as something is there, the next try finds whose it was."""
+    for entry in directory.iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry, ignore_errors=True)
+        elif entry.name != LOCK:
+            entry.unlink(missing_ok=True)
+    shutil.rmtree(directory, ignore_errors=True)
 
 
 def settle(step: Callable[[], bool], apart: float = 0) -> bool:

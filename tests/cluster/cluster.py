@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.cluster.api import PATIENCE_S
+from tests.cluster.changes import deadline, left
 from tests.cluster.controlplane import ControlPlane, Options
 from tests.cluster.node import Node
 from tests.cluster.pki import write_kubeconfig
+from tests.cluster.process import POLL
 from tests.cluster.state import State
 
 if TYPE_CHECKING:
@@ -94,7 +98,7 @@ class Cluster:
     # ---- as a user would -------------------------------------------------------------------------------------------
 
     def kubectl(
-        self, *arguments: str, stdin: str | None = None, check: bool = True, seconds: float = 60
+        self, *arguments: str, stdin: str | None = None, check: bool = True, seconds: float = PATIENCE_S
     ) -> subprocess.CompletedProcess[str]:
         """Run kubectl as administrator; AssertionError with its words where it fails, unless `check` is off."""
         command = [self.binaries["kubectl"], f"--kubeconfig={self.kubeconfig}", *arguments]
@@ -146,6 +150,21 @@ class Cluster:
                 "subjects": [{"kind": "ServiceAccount", **metadata}],
             },
         )
+        self.wait_rights(f"system:serviceaccount:{namespace}:{name}", listed)
+
+    def wait_rights(self, user: str, rules: Iterable[Json], seconds: float = PATIENCE_S) -> None:
+        """Return once the API server grants a user what rules of a cluster role say: it takes a moment to see them."""
+        end = deadline(seconds)
+        for rule in rules:
+            group, resource = rule["apiGroups"][-1], rule["resources"][-1]
+            plural, _, sub = resource.partition("/")
+            asked = {"group": group, "resource": plural, "subresource": sub, "verb": rule["verbs"][-1]}
+            review = {"user": user, "resourceAttributes": asked}
+            body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": review}
+            kind = "subjectaccessreviews.authorization.k8s.io"
+            while not self.api.create(kind, body)["status"]["allowed"]:
+                assert left(end) > 0, f"{user} may still not {rule} after {seconds:g} s"
+                time.sleep(POLL)
 
     def token(self, account: str, namespace: str = SYSTEM, *, pod: Json | None = None, seconds: int = 86400) -> str:
         """Return a token of a service account; with `pod` one bound to it, which carries its node's name."""

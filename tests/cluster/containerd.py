@@ -104,7 +104,7 @@ class Containerd:
         self.cdi.mkdir(parents=True, exist_ok=True)
         self.socket.unlink(missing_ok=True)  # one that was killed leaves it
         self.process.start()
-        self.process.until(self.answers, seconds=30, what="answering", watch=[self.socket])
+        self.process.until(self.answers, seconds=120, what="answering", watch=[self.socket])
 
     def answers(self) -> bool:
         """Say whether it serves; where its socket is there, that is waited for."""

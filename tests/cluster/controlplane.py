@@ -7,6 +7,7 @@ log.
 
 from __future__ import annotations
 
+import fcntl
 import random
 import shutil
 import socket
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING
 from tests.cluster.api import Api
 from tests.cluster.pki import Authority
 from tests.cluster.process import ComponentFailedError, Process
+from tests.cluster.state import clusters
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,15 +28,25 @@ if TYPE_CHECKING:
 
 SERVICES = "10.96.0.0/16"  # service addresses; nothing routes them here
 READY = 120.0  # seconds; 4 on an idle machine
+PORTS = range(20000, 30000)
 
 
 def free_port() -> int:
-    """Return a port of 127.0.0.1 that nobody uses now, below those that the kernel gives to outgoing connections."""
-    while True:
-        port = random.randint(20000, 30000)
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
+    """Return a port of 127.0.0.1 that nobody uses now, below those that the kernel gives to outgoing connections.
+
+    Sessions count on from each other: whoever gets a port binds it later, and until then another must not get it too.
+    """
+    with (clusters() / ".port").open("a+") as counter:
+        fcntl.flock(counter, fcntl.LOCK_EX)
+        counter.seek(0)
+        port = int(counter.read() or random.choice(PORTS))
+        while True:
+            port = PORTS.start + (port + 1 - PORTS.start) % len(PORTS)
+            with socket.socket() as probe, suppress(OSError):
+                probe.bind(("127.0.0.1", port))
+                counter.truncate(0)
+                counter.write(str(port))
+                return port
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tests.cluster.api import RefusedError
+from tests.cluster.api import PATIENCE_S, RefusedError
 from tests.cluster.node import condition
 from tests.cluster.process import POLL
 
@@ -70,12 +70,12 @@ class Namespace:
             self.cluster.image(*(image for image in sorted(named) if image.startswith("partage.test/")))
         return self.api.create("pods", pod, self.name)
 
-    def run(self, pod: Json, *, seconds: float = 60) -> Json:
+    def run(self, pod: Json, *, seconds: float = PATIENCE_S) -> Json:
         """Create a pod and return it once it is Running and Ready."""
         self.create(pod)
         return self.wait(pod["metadata"]["name"], running, what="Running and Ready", seconds=seconds)
 
-    def finish(self, pod: Json, *, seconds: float = 60) -> Json:
+    def finish(self, pod: Json, *, seconds: float = PATIENCE_S) -> Json:
         """Create a pod that ends by itself and return it once it Succeeded or Failed."""
         self.create(pod)
         ended = ("Succeeded", "Failed")
@@ -83,7 +83,7 @@ class Namespace:
             pod["metadata"]["name"], lambda p: p["status"]["phase"] in ended, what="ended", seconds=seconds
         )
 
-    def wait(self, name: str, reached: Callable[[Json], bool], *, what: str, seconds: float = 60) -> Json:
+    def wait(self, name: str, reached: Callable[[Json], bool], *, what: str, seconds: float = PATIENCE_S) -> Json:
         """Wait by watch until a pod is as wanted; NotReachedError with its state and events where it is not."""
         try:
             return self.api.wait("pods", name, reached, self.name, what=what, seconds=seconds)
@@ -95,7 +95,7 @@ class Namespace:
         """Return a pod."""
         return self.api.get("pods", name, self.name)
 
-    def delete(self, name: str, *, grace: int | None = None, seconds: float = 60) -> None:
+    def delete(self, name: str, *, grace: int | None = None, seconds: float = PATIENCE_S) -> None:
         """Delete a pod and wait until kubelet let it go."""
         self.api.delete("pods", name, self.name, grace=grace)
         self.api.wait_gone("pods", name, self.name, seconds=seconds)
@@ -112,9 +112,9 @@ class Namespace:
         binding = {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
         return (api or self.cluster.scheduler_account()).post("pods", name, "binding", binding, self.name)
 
-    def wait_denied(self, resource: str, body: Json, words: str, *, api: Api | None = None, seconds: float = 30) -> str:
+    def wait_denied(self, resource: str, body: Json, words: str, *, api: Api | None = None) -> str:
         """Try to create an object, as a dry run, until admission denies it in these words; policies take a moment."""
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + PATIENCE_S
         while True:
             try:
                 (api or self.api).create(resource, body, self.name, dryRun="All")
@@ -135,7 +135,7 @@ class Namespace:
             query["previous"] = "true"
         return self.api.text(self.api.path("pods", name, self.name, "log"), **query)
 
-    def wait_log(self, name: str, text: str, container: str | None = None, *, seconds: float = 60) -> str:
+    def wait_log(self, name: str, text: str, container: str | None = None, *, seconds: float = PATIENCE_S) -> str:
         """Follow a container's log until it holds `text`, and return the lines so far."""
         return self.wait_line(name, lambda line: text in line, container, what=repr(text), seconds=seconds)
 
@@ -146,7 +146,7 @@ class Namespace:
         container: str | None = None,
         *,
         what: str = "what was wanted",
-        seconds: float = 60,
+        seconds: float = PATIENCE_S,
     ) -> str:
         """Follow a container's log until a line is wanted, and return the lines so far."""
         query: Json = {"follow": "true", **({"container": container} if container else {})}
@@ -173,7 +173,7 @@ class Namespace:
         """Return the events of a pod as `Reason: message`."""
         return [f"{event['reason']}: {event['message']}" for event in self.events(name)]
 
-    def wait_event(self, name: str, reason: str, *, seconds: float = 60) -> Json:
+    def wait_event(self, name: str, reason: str, *, seconds: float = PATIENCE_S) -> Json:
         """Wait by watch for an event of a pod."""
         selector = f"involvedObject.name={name},reason={reason}"
         for seen in self.api.watch("events", self.name, seconds=seconds, fieldSelector=selector):

@@ -204,7 +204,7 @@ class Node:
         self.kubelet.start()
         self.kubelet.until(
             lambda: identity(DEVICE_PLUGINS / "kubelet.sock") not in (before, None),
-            seconds=60,
+            seconds=READY,
             what="serving its plugin socket",
             watch=[DEVICE_PLUGINS],
         )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from partage.model import names
 from partage.model.units import GI
-from tests.cluster.api import NotReachedError
+from tests.cluster.api import PATIENCE_S, NotReachedError
 from tests.cluster.changes import Changes, deadline, left
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from tests.cluster.apiproxy import Rule
     from tests.cluster.scheduling import Replica, Site
 
-PATIENCE_S = 120.0
 Json = dict[str, Any]
 
 
@@ -91,7 +90,7 @@ def check_books(site: Site, *replicas: Replica) -> None:
 
     replicas[0].ours.until(  # which nobody announces
         lambda: any(replica.ready() and agrees(replica) for replica in replicas),
-        seconds=30,
+        seconds=PATIENCE_S,
         what="in agreement with the API server",
     )
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 #: Directories where Debian keeps runc, ip and mount, whatever the caller's PATH.
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 STARTED = b"--- start: "  # before what a run writes into the log
+END_S = 120.0  # ends a hang: that long no process takes to end
 POLL = 0.05  # seconds between two looks at something that nobody announces
 
 
@@ -89,12 +90,12 @@ class Process:
             self.running.send_signal(number)
             if number != signal.SIGKILL:
                 self.running.send_signal(signal.SIGCONT)  # a paused one could not obey
-        self.running.wait(timeout=30)
+        self.running.wait(timeout=END_S)
 
     def reap(self) -> None:
         """Take note of its end, which somebody else brought about."""
         if self.running is not None:
-            self.running.wait(timeout=30)
+            self.running.wait(timeout=END_S)
 
     def pause(self) -> None:
         """Stop it (SIGSTOP) and return once the kernel says that every thread of it stands."""

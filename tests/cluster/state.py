@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Final
 
-from tests.cluster.cleanup import DEVICE_PLUGINS, RECORD, clean_up
+from tests.cluster.cleanup import DEVICE_PLUGINS, LOCK, RECORD, clean_up
 
 TOP: Final = Path(__file__).resolve().parents[2]
 KUBELET_LOCK: Final = Path("/run/lock/partage-test-kubelet")
@@ -47,12 +47,9 @@ def sweep(*, nodes: bool) -> list[str]:
     for directory in clusters().iterdir():
         if not directory.is_dir() or directory.name.startswith(".") or ((directory / RECORD).exists() and not nodes):
             continue  # still being made, or not for us
-        with (directory / "owner.lock").open("a") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                continue  # somebody lives there
-            left += clean_up(directory)
+        with contextlib.suppress(FileNotFoundError), (directory / LOCK).open("r") as file:  # or it goes just now
+            if try_lock(file):  # else somebody lives there, or undoes it
+                left += clean_up(directory)
     return left
 
 
@@ -73,7 +70,7 @@ class State:
             require_no_foreign_kubelet()
         making = Path(tempfile.mkdtemp(prefix=".", dir=clusters()))
         making.chmod(0o755)
-        lock = (making / "owner.lock").open("a")
+        lock = (making / LOCK).open("a")
         fcntl.flock(lock, fcntl.LOCK_EX)
         directory = clusters() / secrets.token_hex(4)
         for name in ("logs", "run", "pki"):

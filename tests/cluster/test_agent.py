@@ -82,7 +82,7 @@ def test_each_container_has_its_own_grant(agent: NodeAgent, namespace: Namespace
         }
         agent.bound(namespace, three(name, first), **parts)
     for name, first in pods:
-        namespace.wait(name, lambda p: p["status"]["phase"] == "Running", what="Running", seconds=120)
+        namespace.wait(name, lambda p: p["status"]["phase"] == "Running", what="Running")
         for at, kind in enumerate(("first", "beside", "app")):
             assert total(namespace, name, kind) == (first + at) * MI, f"{name}/{kind} has another container's limit"
 
@@ -171,11 +171,11 @@ def test_killed_between_allocate_and_pre_start(agent: NodeAgent, namespace: Name
         agent.process.kill(signal.SIGKILL)
     finally:
         containerd.resume()
-    said = namespace.wait_event("a", "Failed", seconds=60)["message"]
+    said = namespace.wait_event("a", "Failed")["message"]
     assert "PreStartContainer" in said or "connection" in said.lower(), said
     assert namespace.get("a")["status"]["phase"] == "Pending"
     agent.start()
-    namespace.wait("a", lambda p: p["status"]["phase"] == "Running", what="Running", seconds=90)
+    namespace.wait("a", lambda p: p["status"]["phase"] == "Running", what="Running")
     assert total(namespace, "a", "app") == GI
 
 
@@ -195,7 +195,7 @@ def test_containerd_stopped_between_allocate_and_create(agent: NodeAgent, namesp
     finally:
         containerd.resume()
     for name, memory in sizes.items():
-        namespace.wait(name, lambda p: p["status"]["phase"] == "Running", what="Running", seconds=90)
+        namespace.wait(name, lambda p: p["status"]["phase"] == "Running", what="Running")
         assert total(namespace, name, "app") == memory
 
 
@@ -205,9 +205,9 @@ def test_kubelet_restarts_and_programs_go_on(agent: NodeAgent, namespace: Namesp
     before = namespace.wait("a", lambda p: p["status"]["phase"] == "Running", what="Running")["status"]
     assert held(namespace, "a")[1] == 2
     agent.cluster.node.restart_kubelet()
-    agent.wait_seats(10 * len(agent.uuids))
+    agent.wait_listed()
     agent.bound(namespace, pod("b", greedy(memory=2 * GI)), app=agent.part(agent.share(4, 2 * GI)))
-    namespace.wait("b", lambda p: p["status"]["phase"] == "Running", what="Running", seconds=90)
+    namespace.wait("b", lambda p: p["status"]["phase"] == "Running", what="Running")
     assert total(namespace, "b", "app") == 2 * GI
     after = namespace.get("a")["status"]
     assert after["phase"] == "Running"
@@ -219,14 +219,14 @@ def test_two_agents_at_once(agent: NodeAgent, namespace: Namespace) -> None:
     """A rolling update: the new one waits, takes over when the old one ends, and what runs is not disturbed."""
     agent.bound(namespace, pod("a", greedy(memory=GI)), app=agent.part(agent.share(5, GI)))
     namespace.wait("a", lambda p: p["status"]["phase"] == "Running", what="Running")
-    old = agent.process
+    old, known = agent.process, agent.listings()
     agent.start(wait=False)
-    agent.until(lambda: "another agent serves" in agent.process.tail(200), "the new one waits")
+    agent.until(lambda: "another agent serves" in agent.process.said(), "the new one waits")
     assert old.alive()
     old.kill(signal.SIGTERM)
-    agent.until(lambda: '"registered"' in agent.process.tail(12), "the new one has registered")
+    agent.wait_listed(known)
     agent.bound(namespace, pod("b", greedy(memory=2 * GI)), app=agent.part(agent.share(5, 2 * GI)))
-    namespace.wait("b", lambda p: p["status"]["phase"] == "Running", what="Running", seconds=60)
+    namespace.wait("b", lambda p: p["status"]["phase"] == "Running", what="Running")
     assert total(namespace, "b", "app") == 2 * GI
     assert namespace.get("a")["status"]["containerStatuses"][0]["restartCount"] == 0
 
@@ -242,7 +242,7 @@ def test_reboot(agent: NodeAgent, namespace: Namespace) -> None:
     node.power_off()
     agent.start(wait=False)
     node.power_on()
-    agent.wait_seats(10 * len(agent.uuids))
+    agent.wait_listed()
     kept = 0
     for name, memory in names.items():
 
@@ -251,7 +251,7 @@ def test_reboot(agent: NodeAgent, namespace: Namespace) -> None:
             again = states[0].get("restartCount", 0) > 0 and p["status"]["phase"] == "Running"
             return p["status"]["phase"] == "Failed" or again
 
-        seen = namespace.wait(name, settled, what="running again, or refused", seconds=120)
+        seen = namespace.wait(name, settled, what="running again, or refused")
         if seen["status"]["phase"] == "Failed":
             assert seen["status"]["reason"] == "UnexpectedAdmissionError", seen["status"]
             continue

@@ -25,6 +25,7 @@ from partage.model import KubeError, names
 from partage.scheduler.settings import load as load_scheduler
 from partage_plugin.configure import load as load_agent
 from tests.cluster import product
+from tests.cluster.api import PATIENCE_S
 from tests.cluster.binaries import KUBERNETES, OLDEST_MINOR, Binaries, cache
 from tests.cluster.conftest import opened
 from tests.cluster.controlplane import Options
@@ -361,7 +362,7 @@ def test_nodes_are_as_they_were_once_it_is_gone(plane: Cluster) -> None:
             await mark_node(client, "n1", annotations=annotations, labels=labels)
 
     own = {"nvidia.com/gpu.count": "8", "nvidia.com/gpu.product": "H100"}
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
             asyncio.run(write("partage-agent", {names.DEVICES: "{}", "hami.io/node-nvidia-register": "[]"}, own))

@@ -31,10 +31,12 @@ from partage.kube import (
     set_condition,
 )
 from partage.model import KubeError, names
-from tests.cluster.api import RefusedError
+from tests.cluster.api import PATIENCE_S, RefusedError
+from tests.cluster.changes import deadline, left
 from tests.cluster.cluster import SYSTEM
 from tests.cluster.conftest import opened
 from tests.cluster.controlplane import Options
+from tests.cluster.process import POLL
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
     from tests.cluster.cluster import Cluster
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
-ENDED = Retry(attempts=3, total_s=5)
+ENDED = Retry(attempts=20, total_s=PATIENCE_S)
 
 
 @pytest.fixture(scope="module")
@@ -103,18 +105,18 @@ def test_pods_are_followed(plane: Cluster) -> None:
             assert pods.get(first["metadata"]["uid"]) is not None
             second = api.create("pods", pod_of("second", odd="one\u0085two\u2028three"), "default")
             uid = second["metadata"]["uid"]
-            seen = await pods.wait_for(uid, timeout=30)
+            seen = await pods.wait_for(uid, timeout=PATIENCE_S)
             assert seen.metadata is not None
             assert seen.metadata.annotations == {"odd": "one\u0085two\u2028three"}
             api.patch("pods", "second", {"metadata": {"labels": {"x": "1"}}}, "default")
-            await pods.wait_for(uid, lambda pod: bool(pod.metadata and pod.metadata.labels), timeout=30)
-            gone = asyncio.create_task(pods.wait_for(uid, lambda _: False, timeout=30))
+            await pods.wait_for(uid, lambda pod: bool(pod.metadata and pod.metadata.labels), timeout=PATIENCE_S)
+            gone = asyncio.create_task(pods.wait_for(uid, lambda _: False, timeout=PATIENCE_S))
             await asyncio.sleep(0)
             api.delete("pods", "second", "default", grace=0)
             with pytest.raises(KubeError, match="deleted"):
                 await gone
             api.create("pods", pod_of("second"), "default")
-            again = await pods.wait_for(api.get("pods", "second", "default")["metadata"]["uid"], timeout=30)
+            again = await pods.wait_for(api.get("pods", "second", "default")["metadata"]["uid"], timeout=PATIENCE_S)
             assert pods.named("default", "second") is again
         for name in ("first", "second"):
             api.delete("pods", name, "default", grace=0)
@@ -131,7 +133,7 @@ def test_the_api_server_goes_away_and_comes_back(plane: Cluster) -> None:
             server.start()
             await asyncio.to_thread(server.until, plane.api.ready, seconds=120, what="ready")
             made = plane.api.create("pods", pod_of("after"), "default")
-            assert await pods.wait_for(made["metadata"]["uid"], timeout=60)
+            assert await pods.wait_for(made["metadata"]["uid"], timeout=PATIENCE_S)
             assert pods.problem is None
         plane.api.delete("pods", "after", "default", grace=0)
 
@@ -143,7 +145,7 @@ def test_events_and_conditions_are_as_the_api_wants_them(plane: Cluster) -> None
 
     async def play() -> None:
         async with followed(plane) as (client, pods):
-            pod = await pods.wait_for(made["metadata"]["uid"], timeout=30)
+            pod = await pods.wait_for(made["metadata"]["uid"], timeout=PATIENCE_S)
             condition = Condition("partage.io/Enforced", holds=False, reason="GrantMissing", message="no grant")
             assert await set_condition(client, pod, condition, datetime.now(UTC))
             pod = await pods.wait_for(
@@ -157,7 +159,7 @@ def test_events_and_conditions_are_as_the_api_wants_them(plane: Cluster) -> None
                 recorder.event(pod_reference(pod), "GrantMissing", "no grant", warning=True)
                 found = asyncio.Event()
                 events.subscribe(lambda change: found.set() if change.object.note == "no grant" else None, replay=True)
-                await asyncio.wait_for(found.wait(), 30)
+                await asyncio.wait_for(found.wait(), PATIENCE_S)
                 for task in running:
                     task.cancel()
         assert "GrantMissing" in plane.kubectl("describe", "pod", "told").stdout
@@ -185,7 +187,7 @@ def test_the_agents_rights_are_enough_and_no_more(plane: Cluster, tmp_path: Path
             pods = Informer(client, Pod, fields={"spec.nodeName": "n1"})
             async with asyncio.TaskGroup() as tasks:
                 running = tasks.create_task(pods.run())
-                pod = await pods.wait_for(uid, timeout=30)
+                pod = await pods.wait_for(uid, timeout=PATIENCE_S)
                 running.cancel()
             condition = Condition("partage.io/Enforced", holds=True, reason="Shim", message="in force")
             assert await set_condition(client, pod, condition, datetime.now(UTC))
@@ -216,26 +218,29 @@ def test_the_agents_rights_are_enough_and_no_more(plane: Cluster, tmp_path: Path
     # The API server takes a moment to take policies; its answer is the same with and without, but for the last label.
     denied = {"metadata": {"labels": {"other": "1"}}}
     agent = plane.as_account("partage-agent", pod=bound)
-    until_refused(lambda: agent.patch("nodes", "n1", denied))
+    until_refused(lambda: agent.patch("nodes", "n1", denied), "agent changes other")
     plane.api.patch("nodes", "n1", {"metadata": {"labels": {"other": None}}})
     asyncio.run(play())
 
 
-def until_refused(request: Callable[[], object]) -> None:
-    """Repeat a request until it is refused: for up to a minute."""
-    end = time.monotonic() + 60
-    while time.monotonic() < end:
+def until_refused(request: Callable[[], object], words: str) -> None:
+    """Repeat a request until it is refused in these words; another refusal is that of a right not known by then."""
+    end = deadline(PATIENCE_S)
+    said = "nothing"
+    while left(end) > 0:
         try:
             request()
-        except RefusedError:
-            return
-        time.sleep(0.1)  # nothing tells when a server has taken a policy over
-    raise AssertionError("not refused within a minute")
+        except RefusedError as error:
+            said = error.message
+            if words in said:
+                return
+        time.sleep(POLL)  # nothing tells when a server has taken a policy over
+    raise AssertionError(f"not refused with {words!r} within {PATIENCE_S:g} s; it said {said}")
 
 
 def _event_of(plane: Cluster, note: str) -> None:
     """Return once there is an event with this note in the default namespace."""
-    for event in plane.api.watch("events", "default", seconds=30):
+    for event in plane.api.watch("events", "default", seconds=PATIENCE_S):
         if event["object"].get("message") == note:
             return
     raise AssertionError(f"no event says {note!r}")

@@ -199,10 +199,10 @@ def test_k24_each_cause_is_named_and_what_is_suggested_helps(world: World) -> No
         assert said["nodes_total"] == NODES
         assert said["remedies"][code]
         (text, *_) = [one["text"] for one in said["suggestions"] if is_of(code, one)]
+        told_by_the_scheduler(world, code, cause)
         world.follow(code, text)
     for code in CAUSES:
         world.wait_bound(code, "waits")
-    told_by_the_scheduler(world)
     simulated(world)
 
 
@@ -215,15 +215,16 @@ def is_of(code: str, suggestion: Json) -> bool:
     return suggestion["node"].startswith(f"{pool_of(code)}-") and "nodeSelector" not in suggestion["text"]
 
 
-def told_by_the_scheduler(world: World) -> None:
-    """What the scheduler itself said of those that it was asked about, while they waited, stands in events."""
-    for code, cause in CAUSES.items():
-        if code in ("NodeUnschedulable", "NodeSelectorMismatch", "NodeInsufficientSeats"):
-            continue  # kube-scheduler itself refuses their nodes
-        events = world.site.cluster.api.list("events.events.k8s.io", namespace_of(code))
-        notes = [one["note"] for one in events if one["regarding"]["name"] == "waits"]
-        counted = code if code == "ResourceQuotaNotFit" else f"{cause.nodes} node{'s' * (cause.nodes > 1)} {code}"
-        assert any(counted in note for note in notes), (code, notes)
+def told_by_the_scheduler(world: World, code: str, cause: Cause) -> None:
+    """Wait until an event says what the scheduler itself says of a pod that it was asked about: the same."""
+    if code in ("NodeUnschedulable", "NodeSelectorMismatch", "NodeInsufficientSeats"):
+        return  # kube-scheduler itself refuses their nodes
+    counted = code if code == "ResourceQuotaNotFit" else f"{cause.nodes} node{'s' * (cause.nodes > 1)} {code}"
+
+    def told(events: list[Json]) -> bool:
+        return any(counted in one["note"] for one in events if one["regarding"]["name"] == "waits")
+
+    world.site.cluster.api.wait_all("events.events.k8s.io", told, namespace_of(code), what=f"told of {counted!r}")
 
 
 def simulated(world: World) -> None:

@@ -20,7 +20,7 @@ from tests.cluster import packages
 from tests.cluster.cleanup import clean_up
 from tests.cluster.conftest import give_up, spoken
 from tests.cluster.footprint import footprint
-from tests.cluster.state import TOP, State, sweep, take_kubelet_lock
+from tests.cluster.state import TOP, State, clusters, sweep, take_kubelet_lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -127,3 +127,14 @@ def test_control_plane_alone_is_undone_too(binaries: Binaries) -> None:
     assert sleeper.wait() == -signal.SIGKILL
     assert not state.directory.exists()
     assert clean_up(state.directory) == []
+
+
+def test_a_directory_that_another_session_removes_just_now_is_left_to_it() -> None:
+    """Its lock went a moment ago: made again, it would keep the directory there for ever."""
+    going = clusters() / "going"
+    going.mkdir()
+    try:
+        assert sweep(nodes=False) == []
+        assert list(going.iterdir()) == []
+    finally:
+        going.rmdir()

@@ -13,6 +13,7 @@ import pytest
 from partage.model import names
 from partage.model.grant import condition_message, parse_grant
 from partage.model.units import GI
+from tests.cluster.api import PATIENCE_S
 from tests.cluster.scheduling import APISERVER, Site, share_pod
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def wait_bound(site: Site, name: str) -> Json:
 def wait_evicted(site: Site, count: int) -> list[str]:
     """Wait until so many pods are being deleted, and return which."""
     ending: set[str] = set()
-    for event in site.cluster.api.watch("pods", "default", seconds=60):
+    for event in site.cluster.api.watch("pods", "default", seconds=PATIENCE_S):
         if event["object"]["metadata"].get("deletionTimestamp"):
             ending.add(event["object"]["metadata"]["name"])
         if len(ending) >= count:
@@ -69,7 +70,7 @@ def wait_evicted(site: Site, count: int) -> list[str]:
 def wait_told(site: Site, *wanted: tuple[str, str]) -> None:
     """Wait until there are these events: name of the pod, reason."""
     missing = set(wanted)
-    for event in site.cluster.api.watch("events.events.k8s.io", "default", seconds=60):
+    for event in site.cluster.api.watch("events.events.k8s.io", "default", seconds=PATIENCE_S):
         missing.discard((event["object"]["regarding"]["name"], event["object"]["reason"]))
         if not missing:
             return

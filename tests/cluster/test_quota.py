@@ -164,7 +164,12 @@ def test_two_quotas_with_scopes_and_a_misspelt_key(site: Site) -> None:
     wait_refused(site, "s", "d", "ResourceQuotaNotFit")
     api.patch("resourcequotas", "high", {"spec": {"hard": {MEMORY: "2500"}}}, "s")
     wait_bound(site, "s", "d")  # kube-scheduler hears nothing of it
-    events = [one for one in api.list("events.events.k8s.io", "s") if one["regarding"]["kind"] == "ResourceQuota"]
+
+    def told(events: list[Json]) -> bool:
+        return any(one["regarding"]["kind"] == "ResourceQuota" for one in events)
+
+    found = api.wait_all("events.events.k8s.io", told, "s", what="an event of a quota")
+    events = [one for one in found if one["regarding"]["kind"] == "ResourceQuota"]
     assert [one["reason"] for one in events] == ["QuotaKeyUnknown"]
     assert "did you mean limits.nvidia.com/gpumem?" in events[0]["note"]
 

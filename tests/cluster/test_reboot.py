@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from partage.shm import read_policy
 from tests.cluster.agent import GI, MI, limits, total_of
+from tests.cluster.api import PATIENCE_S
 from tests.cluster.images import BOX
 from tests.cluster.pods import container, pod
 
@@ -35,7 +36,7 @@ def controller(resource: str, name: str, memory: int) -> Json:
     return {"apiVersion": "apps/v1", "kind": KINDS[resource], "metadata": {"name": name}, "spec": spec}
 
 
-def next_pod(namespace: Namespace, name: str, but: set[str], seconds: float = 90) -> Json:
+def next_pod(namespace: Namespace, name: str, but: set[str], seconds: float = PATIENCE_S) -> Json:
     """Return the controller's pod that nobody has bound yet, as soon as it is there; `but`: UIDs of those before."""
     for event in namespace.api.watch("pods", namespace.name, seconds=seconds, labelSelector=f"app={name}"):
         found = dict(event["object"])
@@ -54,7 +55,6 @@ def schedule(agent: NodeAgent, namespace: Namespace, made: Json, card: int, memo
         name,
         lambda p: p["metadata"]["uid"] == uid and p["status"]["phase"] == "Running",
         what="Running",
-        seconds=120,
     )
     assert total_of(namespace.wait_log(name, "held ", "app")) == (memory, agent.uuids[card])
     return name

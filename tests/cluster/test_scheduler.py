@@ -12,9 +12,9 @@ import pytest
 
 from partage.model import names
 from partage.model.units import GI, MI
+from tests.cluster.api import PATIENCE_S
 from tests.cluster.apiproxy import Act, ApiProxy
 from tests.cluster.placed import (
-    PATIENCE_S,
     check_books,
     happened,
     started,
@@ -42,20 +42,21 @@ def site(control_plane: OpenControlPlane) -> Site:
 def test_a_pod_in_hamis_form_is_bound_with_its_grant_to_the_node_that_has_the_card(site: Site) -> None:
     site.nodes(3, cards=2, memory=16 * GI)
     site.nodes(1, cards=2, first=7)
-    leader = started(site, site.replica("a"))
-    site.pods("p", 1, memory=40_000, cores=30)
-    (pod,) = wait_bound(site, 1)
-    assert pod["spec"]["nodeName"] == "n0007"
-    notes = pod["metadata"]["annotations"]
-    (share,) = json.loads(notes[names.GRANT])["containers"]["app"]["shares"]
-    assert (share["memory"], share["cores"]) == (40_000 * MI, 300)
-    assert notes["hami.io/vgpu-devices-allocated"] == f"{share['uuid']},NVIDIA,40000,30:;"
-    check_books(site, leader)
+    with site.restarting():
+        leader = started(site, site.replica("a"))
+        site.pods("p", 1, memory=40_000, cores=30)
+        (pod,) = wait_bound(site, 1)
+        assert pod["spec"]["nodeName"] == "n0007"
+        notes = pod["metadata"]["annotations"]
+        (share,) = json.loads(notes[names.GRANT])["containers"]["app"]["shares"]
+        assert (share["memory"], share["cores"]) == (40_000 * MI, 300)
+        assert notes["hami.io/vgpu-devices-allocated"] == f"{share['uuid']},NVIDIA,40000,30:;"
+        check_books(site, leader)
 
 
 def test_k24_a_pod_that_fits_nowhere_says_why_until_there_is_room(site: Site) -> None:
     site.nodes(3, cards=1, memory=16 * GI)
-    started(site, site.replica("a"))
+    started(site, site.replica("a", election=False))
     site.pods("p", 1, memory=40_000)
 
     def condition(pods: list[Json]) -> Json:
@@ -68,8 +69,16 @@ def test_k24_a_pod_that_fits_nowhere_says_why_until_there_is_room(site: Site) ->
     site.nodes(1, cards=1, first=5)
     wait_bound(site, 1)
     until_pods(site, lambda pods: condition(pods)["status"] == "True", "told that it is placed")
-    events = {event["reason"] for event in site.cluster.api.list("events.events.k8s.io", "default")}
-    assert {"FilteringFailed", "BindingSucceed"} <= events
+    until_told(site, "FilteringFailed", "BindingSucceed")
+
+
+def until_told(site: Site, *reasons: str) -> None:
+    """Wait until there are events of these reasons: they are written beside the conditions."""
+
+    def told(events: list[Json]) -> bool:
+        return set(reasons) <= {event["reason"] for event in events}
+
+    site.cluster.api.wait_all("events.events.k8s.io", told, "default", what=f"events {reasons}")
 
 
 @pytest.mark.parametrize("times", [1, 9], ids=["once", "for-long"])
@@ -77,7 +86,7 @@ def test_k24_a_pod_that_fits_nowhere_says_why_until_there_is_room(site: Site) ->
 def test_k15_a_bind_whose_answer_is_lost_is_neither_lost_nor_made_twice(site: Site, act: Act, times: int) -> None:
     site.nodes(1, cards=1)
     with ApiProxy(site.cluster) as proxy:
-        leader = started(site, site.replica("a", server=proxy.url))
+        leader = started(site, site.replica("a", election=False, server=proxy.url))
         rule = proxy.rule("POST", r"/binding$", act, times=times)
         site.pods("first", 1, memory=50_000)
         happened(rule, "lost an answer", site)
@@ -92,7 +101,7 @@ def test_k15_a_bind_whose_answer_is_lost_is_neither_lost_nor_made_twice(site: Si
 def proxied(site: Site) -> Iterator[tuple[Site, ApiProxy, Replica]]:
     site.nodes(4, cards=2)
     with ApiProxy(site.cluster) as proxy:
-        yield site, proxy, started(site, site.replica("a", server=proxy.url))
+        yield site, proxy, started(site, site.replica("a", election=False, server=proxy.url))
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
@@ -155,7 +164,7 @@ def test_k15_a_bind_on_its_way_when_its_leader_freezes_is_refused_once_another_l
 
 def test_pods_of_another_scheduler_are_counted_and_left_alone(site: Site) -> None:
     site.nodes(1, cards=1)
-    leader = started(site, site.replica("a"))
+    leader = started(site, site.replica("a", election=False))
     site.cluster.api.create("pods", share_pod("by-hami", memory=60_000, schedulerName="hami-scheduler"), "default")
     twin = {"hami.io/vgpu-devices-allocated": "GPU-n0000-0,NVIDIA,60000,30:;"}
     binding = {

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import httpx
 import yaml
 
-from tests.cluster.api import RefusedError
+from tests.cluster.api import PATIENCE_S, RefusedError
 from tests.cluster.cluster import SYSTEM
 from tests.cluster.controlplane import free_port
 from tests.cluster.process import POLL, Process
@@ -58,10 +58,11 @@ class WebhookProgram:
         self.kubeconfig = self.cluster.token_kubeconfig(path, self.cluster.token(NAME))
 
     def apply(self, port: int) -> None:
-        """Apply the configurations as shipped, with this port."""
+        """Apply the configurations as shipped, with this port; a busy machine lets no pod past that is not answered."""
         for found in yaml.safe_load_all((DEPLOY / "webhook" / "3-configurations.yaml").read_text()):
             for hook in found["webhooks"]:
                 hook["clientConfig"]["service"]["port"] = port
+                hook["timeoutSeconds"] = 30
             self.cluster.apply(found)
 
     def run(self, *flags: str, port: int | None = None, metrics: int | None = None) -> Process:
@@ -80,31 +81,22 @@ class WebhookProgram:
         replica = Process(f"webhook-{number}", argv, log, directory, environment).start()
         self.replicas.append(replica)
         self.cluster.control.processes[replica.name] = replica
-        replica.until(lambda: self.says(metrics, "readyz") == "ok\n", seconds=60, what="ready")
+        replica.until(lambda: self.says(metrics, "readyz") == "ok\n", seconds=PATIENCE_S, what="ready")
         return replica
 
     def start(self, *flags: str) -> Process:
         """Start a replica and return once the API server asks it and gets an answer."""
         replica = self.run(*flags)
-        end = time.monotonic() + 60
-        while not self.is_asked():
+        end = time.monotonic() + PATIENCE_S
+        while not is_asked(self.cluster):
             assert time.monotonic() < end, f"the API server does not ask the webhook:\n{replica.tail()}"
             time.sleep(POLL)
         return replica
 
-    def is_asked(self) -> bool:
-        """Whether a pod without sense is refused by us, both when it is changed and when it is judged."""
-        body = probe({"nvidia.com/gpu": "1", "nvidia.com/gpumem": "16G"})
-        try:
-            self.cluster.api.create("pods", body, "default", dryRun="All")
-        except RefusedError as error:
-            return "mutate.partage.io" in error.message
-        return False
-
     def says(self, port: int, page: str) -> str:
         """Return one of its pages, empty where it does not answer."""
         try:
-            return httpx.get(f"http://127.0.0.1:{port}/{page}", trust_env=False, timeout=5).text
+            return httpx.get(f"http://127.0.0.1:{port}/{page}", trust_env=False, timeout=30).text
         except httpx.HTTPError:
             return ""
 
@@ -122,6 +114,16 @@ class WebhookProgram:
         """Return what each configuration trusts."""
         found = [self.cluster.api.get(f"{kind}.{GROUP}", NAME) for kind in CONFIGURATION_KINDS]
         return [hook["clientConfig"].get("caBundle") for each in found for hook in each["webhooks"]]
+
+
+def is_asked(cluster: Cluster) -> bool:
+    """Whether a pod without sense is refused by us."""
+    body = probe({"nvidia.com/gpu": "1", "nvidia.com/gpumem": "16G"})
+    try:
+        cluster.api.create("pods", body, "default", dryRun="All")
+    except RefusedError as error:
+        return "mutate.partage.io" in error.message
+    return False
 
 
 def probe(limits: Json | None = None, *, name: str = "probe", **metadata: Any) -> Json:

@@ -419,6 +419,41 @@ def test_a_card_that_cannot_be_shared_does_not_come_back_as_healthy(on_machine: 
     assert found == [[False] * 8, [True, False], [False, False]]
 
 
+def test_what_was_heard_while_a_discovery_looked_is_newer_than_what_it_found(on_machine: OnMachine) -> None:
+    """A look takes its time; a card that came back or failed meanwhile would else be shown wrong until the next one."""
+    found = on_machine(
+        "8xh100",
+        """
+        from partage.devices.nvidia.backend import NvidiaBackend
+        from partage.devices.nvidia.cards import Answer
+        class Now:
+            def now(self):
+                return asyncio.get_running_loop().time()
+            async def sleep(self, seconds):
+                await asyncio.sleep(seconds)
+        async def main():
+            backend = NvidiaBackend(Options(), Now(), libraries)
+            uuids = [card.uuid for card in (await backend.discover()).cards]
+            loop, book, look = asyncio.get_running_loop(), backend._book, backend._discovery.look
+            def meanwhile(*arguments):
+                inventory = look(*arguments)
+                seen.extend(card.healthy for card in inventory.cards[:4])
+                book.answered(uuids[1], Answer(), loop.time())
+                book.xid(uuids[2], 48, loop.time())
+                return inventory
+            backend._discovery.look, seen = meanwhile, []
+            with Machine() as there:
+                faults.lose_device(there, 1)
+                faults.lose_device(there, 3)
+                cards = (await backend.discover()).cards
+            backend.close()
+            print(json.dumps([seen, [card.healthy for card in cards[:4]], cards[2].reason]))
+        asyncio.run(main())
+        """,
+    )
+    assert found == [[True, False, True, False], [True, True, False, False], "XID 48 (double-bit ECC error)"]
+
+
 def test_the_stream_ends_at_once_and_its_thread_after_it(on_machine: OnMachine) -> None:
     found = on_machine(
         "8xh100",

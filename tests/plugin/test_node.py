@@ -239,6 +239,20 @@ def test_a_card_that_is_gone_stays_listed_as_far_away() -> None:
     assert whole.links[0][1] == whole.links[1][2] == DeviceLink(kind="system")
 
 
+def test_a_change_before_its_follower_gets_its_turn_is_none_that_it_missed() -> None:
+    """Whoever follows looks, and then waits for what comes after that look."""
+
+    async def go() -> None:
+        cards = Cards()
+        cards.found(inventory())
+        waiting = asyncio.ensure_future(cards.changed())
+        cards.health(HealthChange("GPU-0", False, "XID 79"))  # the loop has not begun it yet
+        async with asyncio.timeout(60):
+            await waiting
+
+    asyncio.run(go())
+
+
 def test_a_spoilt_annotation_is_written_anew() -> None:
     text = node_text(inventory(), SAY, (), '{"v":9}', "n1")
     assert parse_node_devices(text.devices, node="n1").gen == 1

@@ -8,7 +8,7 @@ the pod. What else goes wrong here is a defect and reaches kubelet as INTERNAL, 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 import grpc
 import structlog
@@ -18,7 +18,7 @@ from partage_plugin.kubelet import seats as seating
 from partage_plugin.proto.deviceplugin.v1beta1 import api_pb2, api_pb2_grpc
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Coroutine, Sequence
 
 HEALTHY: Final = "Healthy"
 UNHEALTHY: Final = "Unhealthy"
@@ -56,9 +56,9 @@ class DevicePlugin(api_pb2_grpc.DevicePluginServicer):
         """How many kubelets follow our list of seats: one, once it has taken our registration."""
         return self._streams
 
-    async def streams_changed(self) -> None:
-        """Return when a kubelet begins or ceases to follow."""
-        await self._streams_changed.wait()
+    def streams_changed(self) -> Coroutine[Any, Any, object]:
+        """Return what ends when a kubelet begins or ceases to follow from now on, also before it is waited for."""
+        return self._streams_changed.wait()
 
     def seats_changed(self) -> None:
         """Let every follower have the list of seats again, if it is another one than it has."""

@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,10 +21,14 @@ from partage.model.grant import parse_grant
 from partage.model.node_devices import parse_node_devices
 from tests.cluster import product
 from tests.cluster.agent import RESOURCE
+from tests.cluster.api import PATIENCE_S
+from tests.cluster.changes import deadline, left
 from tests.cluster.controlplane import free_port
 from tests.cluster.image import Image, Tree
 from tests.cluster.images import BOX, TOP
+from tests.cluster.process import POLL
 from tests.cluster.test_chart import CHART
+from tests.cluster.webhook import is_asked
 
 if TYPE_CHECKING:
     from partage.model.grant import GrantShare
@@ -157,10 +162,27 @@ class Installed:
     def wait_serving(self) -> None:
         """Return once every part is ready and kubelet counts the seats."""
         self.wait_seats(SEATS)
+        self.wait_deployed()
+
+    def wait_deployed(self) -> None:
+        """Return once scheduler and webhook are ready, and the API server asks the latter."""
         for name in ("partage-webhook", "partage-scheduler"):
             self.wait_ready("deployments.apps", name)
+        self.wait_asked()
 
-    def wait_ready(self, kind: str, name: str, seconds: float = 120) -> None:
+    def wait_asked(self) -> None:
+        """Return once a pod without sense is refused: a webhook that is just there may not be asked yet, or in vain."""
+        end = deadline(PATIENCE_S)
+        while not is_asked(self.cluster):
+            assert left(end) > 0, f"the API server does not ask the webhook after {PATIENCE_S:g} s"
+            time.sleep(POLL)  # nobody announces it
+
+    def wait_replaced(self, uids: set[str]) -> None:
+        """Return once none of these pods is there any more: their containers end before they are gone."""
+        gone = lambda pods: not uids & {one["metadata"]["uid"] for one in pods}  # noqa: E731 -- one line
+        self.cluster.api.wait_all("pods", gone, SYSTEM, what="all replaced")
+
+    def wait_ready(self, kind: str, name: str, seconds: float = PATIENCE_S) -> None:
         """Return once one replica is ready, and is of the newest description."""
 
         def ready(found: Json) -> bool:
@@ -171,7 +193,7 @@ class Installed:
 
         self.cluster.api.wait(kind, name, ready, SYSTEM, what="ready", seconds=seconds)
 
-    def wait_seats(self, count: int, seconds: float = 90) -> None:
+    def wait_seats(self, count: int, seconds: float = PATIENCE_S) -> None:
         """Return once kubelet counts so many seats."""
 
         def counted(node: Json) -> bool:

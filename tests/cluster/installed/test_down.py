@@ -38,7 +38,7 @@ def down(installed: Installed) -> Iterator[None]:
     restored = {"type": "ExternalName", "externalName": service["externalName"], "selector": None}
     api.patch("services", "partage-webhook", {"spec": {**address, **restored}}, SYSTEM)
     api.patch(DEPLOYMENT, "partage-webhook", {"spec": {"replicas": 1}}, SYSTEM)
-    installed.wait_ready(DEPLOYMENT, "partage-webhook")
+    installed.wait_deployed()
 
 
 def without_endpoints(installed: Installed) -> None:

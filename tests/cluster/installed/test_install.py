@@ -42,9 +42,8 @@ def test_an_upgrade_while_a_pod_runs_leaves_it_as_it_is(installed: Installed, na
     agent = installed.values["agent"] | {"config": config}
     installed.upgrade(agent=agent, scheduler=scheduler, ask={"memoryFactor": 2})
     installed.wait_seats(SEATS // 2)
-    for name in ("partage-webhook", "partage-scheduler"):
-        installed.wait_ready("deployments.apps", name)
-    assert not before & {one["metadata"]["uid"] for one in installed.pods().values()}
+    installed.wait_deployed()
+    installed.wait_replaced(before)
     named = pod("named", container("app", BOX, ["/greedy"], limits=limits(500, 10)), scheduler="hami-scheduler")
     found = namespace.run(named)
     assert found["spec"]["schedulerName"] == "hami-scheduler"

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from partage.model import names
+from tests.cluster.api import PATIENCE_S
 from tests.cluster.apiproxy import Act, ApiProxy
-from tests.cluster.placed import PATIENCE_S, check_books, happened, until, until_pods, wait_bound
-from tests.cluster.scheduling import APISERVER, Replica, Site
+from tests.cluster.placed import check_books, happened, until, until_pods, wait_bound
+from tests.cluster.scheduling import APISERVER, LEASE_S, Replica, Site
 from tests.soak.conftest import full
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ Json = dict[str, Any]
 NODES: Final = 10
 CARDS: Final = 5 if full() else 1  # of a node; each takes ten of the pods
 ROUNDS: Final = 50 if full() else 10
-LEASE_S: Final = 3.0  # as tests/cluster/scheduling.py sets it
 
 
 @pytest.fixture

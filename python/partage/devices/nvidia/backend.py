@@ -61,7 +61,7 @@ class NvidiaBackend:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="partage-nvml")
         self._session: Nvml | None = None
         self._using: Future[Mapping[str, CardUse]] | None = None
-        self._looking: asyncio.Future[tuple[Inventory, Mapping[str, RawCard]]] | None = None
+        self._looking: tuple[asyncio.Future[tuple[Inventory, Mapping[str, RawCard]]], float] | None = None  # since when
         self._cards: Mapping[str, RawCard] = {}
 
     def configure(self, options: Options) -> None:
@@ -73,9 +73,11 @@ class NvidiaBackend:
 
     async def discover(self) -> Inventory:
         """Return what there is now; raises DeviceError where NVML does not answer at all."""
-        looking = self._looking  # another may ask meanwhile (SIGHUP) and is told the same
-        if looking is None:
-            looking = self._looking = asyncio.get_running_loop().run_in_executor(self._thread, self._look)
+        if self._looking is None:
+            begun = asyncio.get_running_loop().run_in_executor(self._thread, self._look)
+            self._looking = begun, self._clock.now()
+        ours = self._looking  # another may ask meanwhile (SIGHUP) and is told the same
+        looking, since = ours
         bell = asyncio.ensure_future(self._clock.sleep(LOOK_S))
         try:
             await asyncio.wait((looking, bell), return_when=asyncio.FIRST_COMPLETED)
@@ -85,16 +87,19 @@ class NvidiaBackend:
         if not looking.done():
             limit, step = f"it is waited for {LOOK_S:g} s", "see what the kernel's log says of the driver (NVRM)"
             raise DeviceError("NVML", "does not answer", limit, step)
-        if self._looking is looking:
+        if self._looking is ours:
             self._looking = None
         inventory, self._cards = looking.result()
         self._watch.watch(frozenset(card.uuid for card in inventory.cards))
-        return replace(inventory, cards=tuple(map(self._with_health, inventory.cards)))
+        return replace(inventory, cards=tuple(self._as_heard(card, since) for card in inventory.cards))
 
-    def _with_health(self, card: Card) -> Card:
-        """Return a card that was found with what health knows of it now: a look lasts, and XIDs come meanwhile."""
+    def _as_heard(self, card: Card, since: float) -> Card:
+        """Return a card that was found with what health knows of it now: a look lasts, and what is heard is newer."""
         reason = self._book.reason(card.uuid)
-        return replace(card, healthy=False, reason=reason) if reason else card
+        if not reason and self._book.heard(card.uuid) < since:
+            return card
+        mine = reason or self._discovery.unfit.get(card.uuid, "")
+        return replace(card, healthy=not mine, reason=mine)
 
     def _look(self) -> tuple[Inventory, Mapping[str, RawCard]]:
         if self._session is None:

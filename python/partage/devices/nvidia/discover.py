@@ -20,6 +20,7 @@ from partage.devices.nvidia.waterline import Overheads
 from partage.model import DeviceError, format_memory
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from partage.devices.nvidia.nvml import Nvml
@@ -46,7 +47,7 @@ class Discovery:
         self._links = Links()
         self._at: dict[int, RawCard] = {}
         self._unnamed: dict[int, str] = {}
-        self.unfit: frozenset[str] = frozenset()  # cards that cannot be shared however well they are
+        self.unfit: Mapping[str, str] = {}  # cards that cannot be shared however well they are, and why
 
     def known(self) -> dict[str, RawCard]:
         """Return the cards as they were last seen, by UUID; those that are left out are not among them."""
@@ -60,7 +61,7 @@ class Discovery:
         """
         faults = self._read(nvml.count())
         cards = list(self.known().values())
-        self.unfit = frozenset(card.uuid for card in cards if self._unfit(card))
+        self.unfit = {card.uuid: why for card in cards if (why := self._unfit(card))}
         answering = {card.uuid: card for card in cards if card.index not in faults}
         found = tuple(self._card(card, faults.get(card.index, "") or reason_by(card.action)) for card in cards)
         facts = {

@@ -9,6 +9,7 @@ and listens. A card for which the driver does not answer in time counts as faile
 from __future__ import annotations
 
 import asyncio
+import math
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
@@ -69,6 +70,11 @@ class HealthBook:
     def __init__(self, options: HealthOptions) -> None:
         self.options = options
         self._states: dict[str, _State] = {}
+        self._heard: dict[str, float] = {}
+
+    def heard(self, uuid: str) -> float:
+        """Return when something was last heard of a card; -inf where nothing ever was."""
+        return self._heard.get(uuid, -math.inf)
 
     def reason(self, uuid: str) -> str:
         """Return why the card is not healthy; empty: it is, or nothing is known of it."""
@@ -83,17 +89,20 @@ class HealthBook:
         """Forget all other cards."""
         kept = set(uuids)
         self._states = {uuid: state for uuid, state in self._states.items() if uuid in kept}
+        self._heard = {uuid: at for uuid, at in self._heard.items() if uuid in kept}
 
     def xid(self, uuid: str, number: int, now: float) -> HealthChange | None:
         """Take note of an XID; return the change, None where there is none."""
         if number in self.options.ignored_xids or not self.options.watch_xids:
             return None
+        self._heard[uuid] = now
         meaning = f" ({_MEANINGS[number]})" if number in _MEANINGS else ""
         return self._put(uuid, _State(f"XID {number}{meaning}", number, now))
 
     def answered(self, uuid: str, answer: Answer, now: float) -> HealthChange | None:
         """Take note of what a card said when asked; return the change, None where there is none."""
         state = self._states.get(uuid, _State())
+        self._heard[uuid] = now
         if answer.fault:
             reason = state.reason if state.xid else answer.fault
             return self._put(uuid, replace(state, reason=reason, away=True))
