@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING, Final, Self
 import aiohttp
 from aiohttp import web
 
+from tests.cluster.api import PATIENCE_S
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
@@ -99,14 +101,14 @@ class ApiProxy:
         started = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(started,), name="api-proxy", daemon=True)
         self._thread.start()
-        assert started.wait(timeout=30), "the proxy does not listen"
+        assert started.wait(PATIENCE_S), "the proxy does not listen"
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(timeout=30)
+        self._thread.join(PATIENCE_S)
 
     # ---- in its thread -----------------------------------------------------------------------------------------------
 
