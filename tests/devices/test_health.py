@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,7 +22,7 @@ from partage.model import DeviceError
 from tests.devices.clock import HandClock
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import AsyncGenerator, Callable, Mapping
     from pathlib import Path
 
     from tests.devices.conftest import OnMachine
@@ -200,7 +201,7 @@ def test_k13_an_xid_while_cards_are_looked_for_is_not_forgotten(monkeypatch: pyt
     looks, may_end = threading.Semaphore(0), threading.Semaphore(0)
 
     class Looks:
-        unfit: frozenset[str] = frozenset()
+        unfit: Mapping[str, str] = MappingProxyType({})
 
         def __init__(self, *_: object, **__: object) -> None: ...
 
