@@ -22,7 +22,7 @@ from partage.devices.ask import read_ask
 from partage.model import NotFoundError, UsageError, names
 from partage.model.grant import encode_grant
 from partage.model.node_devices import encode_node_devices
-from partage.model.pod import PodView
+from partage.model.pod import PodView, TaintView
 from partage.scheduler.books import Books
 from partage.scheduler.quota.feed import QuotaRefused
 from partage.scheduler.views import NodeSpecView, WatchedNode, WatchedPod
@@ -317,6 +317,53 @@ def test_nodes_that_kube_scheduler_keeps_the_pod_off() -> None:
     well = msgspec.structs.replace(labelled, spec=NodeSpecView())
     look = look_of([objects[0], well], [msgspec.convert(pod, WatchedPod)], [])
     assert explain_pod(look, look.pod("default", "a")).node == "b"
+
+
+GPU_TAINT = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
+IN_B = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["b"]}]}
+
+
+def near(*terms: Json) -> Json:
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": list(terms)}}
+    return {"affinity": {"nodeAffinity": required}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "code", "helps"),
+    [
+        pytest.param({}, "NodeTaintNotTolerated", "tolerate nvidia.com/gpu=present:NoSchedule in", id="a taint"),
+        pytest.param({"tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}]}, "", "", id="tolerated"),
+        pytest.param({"tolerations": [{"operator": "Exists"}]}, "", "", id="all tolerated"),
+        pytest.param({"tolerations": [GPU_TAINT]}, "", "", id="the same"),
+        pytest.param({"tolerations": [GPU_TAINT | {"value": "x"}]}, "NodeTaintNotTolerated", "", id="another value"),
+        pytest.param({"tolerations": [GPU_TAINT | {"effect": "NoExecute"}]}, "NodeTaintNotTolerated", "", id="effect"),
+        pytest.param(near(IN_B), "NodeSelectorMismatch", "", id="affinity"),
+        pytest.param(near(IN_B, {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["a"]}]})
+                     | {"tolerations": [GPU_TAINT]}, "", "", id="one of two terms"),
+        pytest.param(near({}) | {"tolerations": [GPU_TAINT]}, "NodeSelectorMismatch", "let spec.aff", id="no term"),
+    ],
+)  # fmt: skip
+def test_k24_a_pod_that_kube_scheduler_keeps_off_the_only_node_fits_nowhere(spec: Json, code: str, helps: str) -> None:
+    """Nodes with cards have taints as a rule; to be told that the pod fits there helps nobody."""
+    (facts,) = World([node("a", 1)]).nodes
+    tainted = msgspec.structs.replace(
+        node_object(facts), spec=NodeSpecView(taints=(msgspec.convert(GPU_TAINT, TaintView),))
+    )
+    pod = pod_json(gpu=1, gpumem=1000)
+    pod["spec"] |= spec
+    look = look_of([tainted], [msgspec.convert(pod, WatchedPod)], [])
+    for said in (explain_pod(look, look.pod("default", "a")), explain_new(look, msgspec.convert(pod, PodView))):
+        assert said.state == ("pending" if code else "fits")
+        assert said.codes == ({code: 1} if code else {})
+        assert not helps or said.suggestions[0].text.startswith(helps)
+
+
+def test_k24_what_kube_scheduler_itself_said_of_a_pod_that_fits_is_told() -> None:
+    pod = pod_json(gpu=1, gpumem=1000)
+    said = {"type": "PodScheduled", "status": "False", "message": "0/1 nodes are available: 1 Insufficient cpu."}
+    pod["status"] = {"phase": "Pending", "conditions": [said]}
+    look = World([node("n", 1)]).look(pod)
+    assert explain_pod(look, look.pod("default", "a")).notes[-1].endswith(said["message"])
 
 
 def test_all_that_is_wrong_with_a_pod_is_told() -> None:

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from partage.cli.left_out import is_near, left_out, missing, repelling
 from partage.devices.ask import read_ask
 from partage.model import AskError, GrantError, names
+from partage.model.errors import cut
 from partage.model.grant import parse_grant
 from partage.model.hami_twin import ANNOTATION as TWIN
 from partage.model.pod import DEFAULT_SCHEDULER
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from partage.scheduler.views import WatchedPod
 
 SUGGESTED: Final = 5
+TOLD_MAX: Final = 1000  # characters of what kube-scheduler said
 
 
 class CardSays(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -115,7 +118,13 @@ def explain_pod(look: ClusterLook, pod: WatchedPod) -> Explanation:
     """Return what is to be said of a pod of the cluster."""
     if pod.node:
         return _placed(look, pod)
-    return _waiting(look, pod, notes=(*_ended(pod), *_notes(pod, look.ask.schedulers)))
+    said = _waiting(look, pod, notes=(*_ended(pod), *_notes(pod, look.ask.schedulers)))
+    condition = pod.condition("PodScheduled")
+    if said.state == "fits" and condition is not None and condition.status == "False" and condition.message:
+        told = cut(condition.message, TOLD_MAX)
+        note = f"kube-scheduler looks at more (cpu, volumes, affinity to pods); it said: {told}"
+        return msgspec.structs.replace(said, notes=(*said.notes, note))
+    return said
 
 
 def explain_new(look: ClusterLook, pod: PodView) -> Explanation:
@@ -196,7 +205,7 @@ def _waiting(look: ClusterLook, pod: PodView, *, notes: tuple[str, ...]) -> Expl
         narrowed = look.quotas.narrowed(pod, ask)
     except QuotaRefused as refused:
         return _over_quota(look, ask, refused.exceeded, Explanation(subject, "pending", asks, notes=notes))
-    out = _left_out(look, pod)
+    out = left_out(pod, look.nodes)
     verdicts = look.books.why(narrowed)
     says = [_node_says(one) if one.node not in out else _out_says(one.node, out[one.node]) for one in verdicts.nodes]
     fitting = [one for one in says if not one.code]
@@ -216,19 +225,6 @@ def _waiting(look: ClusterLook, pod: PodView, *, notes: tuple[str, ...]) -> Expl
         nodes=tuple(sorted(says, key=lambda one: one.node in out)),
         suggestions=told,
     )
-
-
-def _left_out(look: ClusterLook, pod: PodView) -> dict[str, Code]:
-    """Return the nodes about which nobody asks us: kube-scheduler keeps the pod off them before."""
-    selector = pod.spec.node_selector or {}
-    out = {}
-    for name, node in look.nodes.items():
-        labels = node.metadata.labels or {}
-        if any(labels.get(key) != value for key, value in selector.items()):
-            out[name] = Code.NODE_SELECTOR
-        elif node.spec.unschedulable:
-            out[name] = Code.NODE_CORDONED
-    return out
 
 
 def _out_says(node: str, code: Code) -> NodeSays:
@@ -289,7 +285,7 @@ def changes(look: ClusterLook, ask: PodAsk, out: Collection[str] = ()) -> Iterat
 
 def _suggested(look: ClusterLook, pod: PodView, ask: PodAsk, narrowed: PodAsk) -> Iterator[Suggested]:
     """Yield what helps; a pod that the quotas keep to small cards could also have less of a larger one."""
-    out = _left_out(look, pod)
+    out = left_out(pod, look.nodes)
     yield from _let_in(look, pod, narrowed, out)
     for one in changes(look, narrowed, out):
         yield Suggested(one.text, one.node)
@@ -303,13 +299,24 @@ def _let_in(look: ClusterLook, pod: PodView, ask: PodAsk, out: Mapping[str, Code
     """Yield what lets the pod onto nodes that would take it."""
     for name in look.books.filter(ask, [name for name, code in out.items() if code is Code.NODE_CORDONED]).fitting[:1]:
         yield Suggested(f"let pods onto node {name} again: `kubectl uncordon {name}`", name)
+    for name in look.books.filter(ask, [name for name, code in out.items() if code is Code.NODE_TAINT]).fitting[:1]:
+        taints = ", ".join(
+            f"{one.key}={one.value}:{one.effect}" if one.value else f"{one.key}:{one.effect}"
+            for one in repelling(pod, look.nodes[name])
+        )
+        yield Suggested(f"tolerate {taints} in spec.tolerations", name)
     selected = [
-        name for name, code in out.items() if code is Code.NODE_SELECTOR and not look.nodes[name].spec.unschedulable
+        name
+        for name, code in out.items()
+        if code is Code.NODE_SELECTOR
+        and not look.nodes[name].spec.unschedulable
+        and not repelling(pod, look.nodes[name])
     ]
     for name in look.books.filter(ask, selected).fitting[:1]:
-        labels = look.nodes[name].metadata.labels or {}
-        wrong = [f"{key}: {value}" for key, value in (pod.spec.node_selector or {}).items() if labels.get(key) != value]
-        yield Suggested(f"leave {', '.join(wrong)} out of spec.nodeSelector", name)
+        wrong = missing(pod, look.nodes[name])
+        parts = [f"leave {', '.join(wrong)} out of spec.nodeSelector"] if wrong else []
+        parts += [] if is_near(pod, look.nodes[name]) else ["let spec.affinity.nodeAffinity take the node"]
+        yield Suggested("; ".join(parts), name)
 
 
 def _allowed(look: ClusterLook, ask: PodAsk) -> bool:

@@ -88,9 +88,54 @@ class PodAffinityView(msgspec.Struct, frozen=True, rename="camel"):
     preferred_during_scheduling_ignored_during_execution: tuple[WeightedTerm, ...] | None = None
 
 
-class AffinityView(msgspec.Struct, frozen=True, rename="camel"):
-    """Affinity, as far as quotas ask for it."""
+class NodeRequirement(msgspec.Struct, frozen=True):
+    """One expression about a node's labels or fields."""
 
+    key: str = ""
+    operator: str = ""
+    values: tuple[str, ...] | None = None
+
+
+class NodeTerm(msgspec.Struct, frozen=True, rename="camel"):
+    """Expressions that hold together."""
+
+    match_expressions: tuple[NodeRequirement, ...] | None = None
+    match_fields: tuple[NodeRequirement, ...] | None = None
+
+
+class NodeTerms(msgspec.Struct, frozen=True, rename="camel"):
+    """Terms of which one is enough."""
+
+    node_selector_terms: tuple[NodeTerm, ...] | None = None
+
+
+class NodeAffinityView(msgspec.Struct, frozen=True, rename="camel"):
+    """Which nodes a pod must have; what it only prefers stays unread."""
+
+    required_during_scheduling_ignored_during_execution: NodeTerms | None = None
+
+
+class TaintView(msgspec.Struct, frozen=True):
+    """What keeps pods off a node that do not tolerate it."""
+
+    key: str = ""
+    value: str | None = None
+    effect: str = ""
+
+
+class TolerationView(msgspec.Struct, frozen=True):
+    """Taints that a pod does not mind."""
+
+    key: str | None = None
+    operator: str | None = None
+    value: str | None = None
+    effect: str | None = None
+
+
+class AffinityView(msgspec.Struct, frozen=True, rename="camel"):
+    """Affinity, as far as quotas and `partage explain` ask for it."""
+
+    node_affinity: NodeAffinityView | None = None
     pod_affinity: PodAffinityView | None = None
     pod_anti_affinity: PodAffinityView | None = None
 
@@ -124,6 +169,7 @@ class SpecView(msgspec.Struct, frozen=True, rename="camel"):
     scheduler_name: str | None = None
     node_name: str | None = None
     node_selector: dict[str, str] | None = None
+    tolerations: tuple[TolerationView, ...] | None = None
     priority: int | None = None
     priority_class_name: str | None = None
     preemption_policy: str | None = None

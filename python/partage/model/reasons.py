@@ -46,6 +46,7 @@ class Code(enum.StrEnum):
     POD_TOO_LARGE = "PodTooLarge"
     NODE_CORDONED = "NodeUnschedulable"
     NODE_SELECTOR = "NodeSelectorMismatch"
+    NODE_TAINT = "NodeTaintNotTolerated"
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +202,12 @@ _ALL: Final = (
     Reason(
         Code.NODE_SELECTOR,
         "the pod wants nodes with other labels",
-        "change the pod's spec.nodeSelector, or label the node",
+        "change the pod's spec.nodeSelector or its nodeAffinity, or label the node",
+    ),
+    Reason(
+        Code.NODE_TAINT,
+        "the node has a taint that the pod does not tolerate",
+        "add the taint to the pod's spec.tolerations, or take it from the node (`kubectl taint`)",
     ),
 )
 

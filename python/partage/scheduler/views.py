@@ -13,7 +13,7 @@ from lightkube.core.resource import ApiInfo, GlobalResource, NamespacedResource,
 from lightkube.resources.coordination_v1 import Lease
 from lightkube.resources.core_v1 import Node, Pod
 
-from partage.model.pod import MetaView, PodView
+from partage.model.pod import MetaView, PodView, TaintView
 
 if TYPE_CHECKING:
     from partage.model.need import Role
@@ -131,6 +131,7 @@ class NodeSpecView(msgspec.Struct, frozen=True):
     """What an administrator says of a node. `unschedulable`: it takes no new pods (`kubectl cordon`)."""
 
     unschedulable: bool | None = None
+    taints: tuple[TaintView, ...] | None = None
 
 
 class WatchedNode(msgspec.Struct, GlobalResource, frozen=True):
