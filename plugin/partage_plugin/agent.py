@@ -29,7 +29,7 @@ from partage_plugin.kubelet.podresources import PodResources
 from partage_plugin.kubelet.register import Registrar
 from partage_plugin.kubelet.seats import card_of
 from partage_plugin.kubelet.server import DevicePlugin
-from partage_plugin.library import install
+from partage_plugin.library import Library
 from partage_plugin.owner_lock import OwnerLock
 from partage_plugin.owners import Owners
 from partage_plugin.ports import Clock, MonotonicClock
@@ -155,7 +155,7 @@ class Agent:
     async def run(self) -> None:
         """Serve until cancelled; raises PartageError where that cannot be."""
         self._store.open()
-        library = install(self._library, self._places.library)
+        library = Library(self._library, self._places.library)
         await self._lock.take()
         try:
             async with asyncio.TaskGroup() as tasks:

@@ -135,7 +135,7 @@ class SharesFront:
         ]
 
     def allocate(self, ids: Sequence[str]) -> api_pb2.ContainerAllocateResponse:
-        """Mint a hand-over for a container that gets these ids; raises HandOverError."""
+        """Mint a hand-over for a container that gets these ids; raises HandOverError, LaunchError."""
         with self._calls.call():
             entry = self._store.mint()
             self._minted.add(entry.name, ids)
@@ -165,6 +165,8 @@ class SharesFront:
 
     async def _open(self, claim: Claim) -> Held:
         try:
+            if not claim.may_run:
+                self._delivery.check(claim)
             await self._give_whole_cards(claim.pod)
             held = await self._hand_over(claim)
         except Refused as refusal:

@@ -3,6 +3,11 @@
 `/usr/local/lib/partage/<version>/libvgpu.so` with the `ld.so.preload` that names it beside it. Nothing executable lies
 below /run, which is often mounted noexec: ld.so would then ignore the library and the container run without any limit.
 So the file is mapped as code from where containers will get it, and where that fails the agent does not register.
+
+Who removes the files later takes the limits from what starts after that: the container runtime makes an empty directory
+of a mount's source that is missing, and ld.so goes on without it. So they are looked at before every start: this
+version's are put back (`Library.ensure`), and a container whose answer names others that are gone does not start
+(`absent`). What can go wrong: no right or room there (LaunchError).
 """
 
 from __future__ import annotations
@@ -11,6 +16,7 @@ import contextlib
 import mmap
 import os
 import secrets
+import stat
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -20,6 +26,7 @@ from partage import __version__
 from partage.model import LaunchError, names
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
 PRELOAD_NAME: Final = "ld.so.preload"
@@ -34,6 +41,34 @@ class HostLibrary:
 
     path: Path
     preload: Path
+
+
+class Library:
+    """The library of this version, installed when it is made; raises LaunchError."""
+
+    def __init__(self, source: Path, directory: Path) -> None:
+        self._source = source
+        self._directory = directory
+        self._files = install(source, directory)
+
+    def ensure(self) -> HostLibrary:
+        """Return where its files lie, put back where somebody removed them; raises LaunchError."""
+        if absent((str(self._files.path), str(self._files.preload))) is not None:
+            log.warning("the library was removed; it is installed again", file=str(self._files.path))
+            install(self._source, self._directory)
+        return self._files
+
+
+def absent(files: Iterable[str]) -> str | None:
+    """Return one of these that is no plain file with something in it; None where all are."""
+    for file in files:
+        try:
+            found = os.lstat(file)
+        except OSError:
+            return file
+        if not stat.S_ISREG(found.st_mode) or found.st_size == 0:
+            return file
+    return None
 
 
 def install(source: Path, directory: Path, version: str = __version__) -> HostLibrary:
@@ -61,6 +96,8 @@ def _put(path: Path, content: bytes, mode: int) -> None:
     try:
         beside.write_bytes(content)
         beside.chmod(mode)
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            path.rmdir()  # an empty one, which a container runtime has made where the file was missing
         beside.rename(path)
     finally:
         beside.unlink(missing_ok=True)

@@ -73,7 +73,7 @@ class Owners:
         if pod is None:
             limit = f"known from the API server within {POD_PATIENCE_S:g} s"
             raise Refused(POD_UNKNOWN, (whose, "not seen", limit, "is the API server reachable? kubelet asks again"))
-        return Claim(entry.name, pod, entry.container, len(entry.ids))
+        return Claim(entry.name, pod, entry.container, len(entry.ids), files=entry.files)
 
     @staticmethod
     def _cross_check(

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import stat
 import subprocess
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import grpc
@@ -19,7 +21,6 @@ from tests.plugin.world import CARDS, GI, World, card, grant_text, part, pod_of,
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
-    from pathlib import Path
 
     from tests.plugin.kubelet import Entry
 
@@ -102,6 +103,52 @@ def test_the_library_comes_by_variable_where_asked(tmp_path: Path) -> None:
             entry = await world.kubelet.allocate("u1", "default/pod-u1", "app")
             assert entry.answer.envs["LD_PRELOAD"] == "/usr/local/vgpu/libvgpu.so"
             assert "/etc/ld.so.preload" not in {mount.container_path for mount in entry.answer.mounts}
+
+    run(go())
+
+
+def test_k08_a_library_that_somebody_removed_is_put_back_before_anything_starts(tmp_path: Path) -> None:
+    """The runtime makes a directory of a mount's source that is missing, and ld.so goes on without any limit."""
+
+    async def go() -> None:
+        world = World(tmp_path)
+        async with world.running():
+            await world.pods.put(pod_of("u1", app=part()))
+            entry = await world.kubelet.allocate("u1", "default/pod-u1", "app")
+            given = {mount.container_path: Path(mount.host_path) for mount in entry.answer.mounts}
+            library, preload = given[names.CONTAINER_LIBRARY], given["/etc/ld.so.preload"]
+            for is_new in (False, True):
+                for file in (library, preload):
+                    file.unlink()
+                    file.mkdir()  # as the runtime does
+                if is_new:
+                    await world.kubelet.ask("u2", "default/pod-u2", "app", ["x"])
+                else:
+                    await world.kubelet.pre_start(entry)
+                assert library.read_bytes() == world.library.read_bytes()
+                assert preload.read_text() == f"{names.CONTAINER_LIBRARY}\n"
+
+    run(go())
+
+
+def test_k08_who_began_under_a_version_that_is_removed_does_not_start_without_it(tmp_path: Path) -> None:
+    async def go() -> None:
+        world = World(tmp_path)
+        async with world.running():
+            await world.pods.put(pod_of("u1", app=part()))
+            entry = await world.kubelet.allocate("u1", "default/pod-u1", "app")
+            before = world.places.library / "0.0.1"
+            before.mkdir()
+            for mount in entry.answer.mounts:
+                if mount.container_path in {names.CONTAINER_LIBRARY, "/etc/ld.so.preload"}:
+                    mount.host_path = str(before / Path(mount.host_path).name)
+                    Path(mount.host_path).write_bytes(b"of that version")
+            world.kubelet.write_checkpoint()
+            await world.kubelet.pre_start(entry)
+            shutil.rmtree(before)
+            with pytest.raises(grpc.aio.AioRpcError, match="is gone"):
+                await world.kubelet.pre_start(entry)
+            assert world.told.conditions["pod-u1", names.CONDITION_ENFORCED][:2] == (False, "LibraryMissing")
 
     run(go())
 

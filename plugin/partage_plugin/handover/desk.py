@@ -66,13 +66,17 @@ class Watch(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A hand-over and whose it is; `seats`: how many ids kubelet gave for it; `may_run`: its container, already."""
+    """A hand-over and whose it is; `seats`: how many ids kubelet gave for it; `may_run`: its container, already.
+
+    `files`: what else of the host is mounted into it.
+    """
 
     name: str
     pod: Pod
     container: str
     seats: int
     may_run: bool = False
+    files: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)

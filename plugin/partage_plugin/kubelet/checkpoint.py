@@ -58,12 +58,16 @@ _DECODER: Final = msgspec.json.Decoder(_File)
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One container's devices of our resource; `name`: the hand-over that our answer named, None where none."""
+    """One container's devices of our resource; `name`: the hand-over that our answer named, None where none.
+
+    `files`: what the answer mounts from the host beside the hand-over.
+    """
 
     pod_uid: str
     container: str
     ids: frozenset[str]
     name: str | None
+    files: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,12 +134,13 @@ class CheckpointFile:
 
 def _entry_of(entry: _Entry) -> Entry:
     ids = frozenset(device for ids in entry.DeviceIDs.values() for device in ids or ())
-    return Entry(entry.PodUID, entry.ContainerName, ids, _name_in(entry.AllocResp))
+    answer = api_pb2.ContainerAllocateResponse.FromString(base64.b64decode(entry.AllocResp, validate=True))
+    files = tuple(mount.host_path for mount in answer.mounts if not mount.container_path.startswith(names.HOST_ROOT))
+    return Entry(entry.PodUID, entry.ContainerName, ids, _name_in(answer), files)
 
 
-def _name_in(response: str) -> str | None:
+def _name_in(answer: api_pb2.ContainerAllocateResponse) -> str | None:
     """Return the hand-over that an answer to `Allocate` names; None where it is not one of ours."""
-    answer = api_pb2.ContainerAllocateResponse.FromString(base64.b64decode(response, validate=True))
     for device in answer.cdi_devices:
         kind, _, name = device.name.partition("=")
         if kind == names.CDI_KIND and is_name(name):
