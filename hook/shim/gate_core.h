@@ -130,11 +130,12 @@ static inline bool gate_gated(int device)
 struct gate_wait {
 	uint32_t word; /* the turn's, when it was looked at */
 	uint64_t want_ns; /* waits for the turn, since */
-	uint64_t room_ns; /* waits for room no longer than until then; 0: it did not have to */
+	uint64_t room_ns; /* waits for room, or the bucket, no longer than until then; 0: it did not have to */
 	uint64_t over; /* marks that were over then */
 	uint64_t sleep_ns; /* at most so long now */
 	enum vgpu_work work; /* that waits */
 	bool room; /* that is what it waits for now */
+	bool let; /* it waits for the bucket no longer: what is in flight does not end */
 	uint64_t peers_ns; /* nothing of another process has ended since; 0: it did not have to wait for one */
 	uint64_t ask_after; /* so long after that: whether those that it waits for live */
 	uint32_t peer_bell; /* as it was then */

@@ -126,6 +126,37 @@ static bool deserted(const struct gate *g, const struct gate_device *d, const st
 	return wait->want_ns != 0 && now - wait->want_ns >= PTG_PATIENCE_NS;
 }
 
+/* ---- work that does not end --------------------------------------------------------------------------------------------- */
+
+/* What is in flight may need the next launch in order to end, or be long: one launch is let through, and, as long as still
+ * nothing ends, twice as many after every further guard, each of which is longer by one than the last: a queue of a thousand
+ * fills in seconds, and a kernel of a second has some dozens behind it, not a thousand. */
+static uint64_t guard(const struct gate_device *d)
+{
+	unsigned times = d->doubled ? 33 - (unsigned)__builtin_clz(d->doubled) : 1;
+	return GATE_GUARD_NS * times;
+}
+
+static bool let_through(struct gate *g, int device, struct gate_wait *wait, uint64_t now)
+{
+	struct gate_device *d = &g->device[device];
+	if (wait->room_ns == 0 || wait->over != d->over) {
+		wait->over = d->over;
+		wait->room_ns = now + (d->stuck ? 0 : 2 * gate_in_flight(g, device)) + guard(d);
+	}
+	if (d->let == 0 && now >= wait->room_ns) {
+		d->stuck = true;
+		d->doubled = d->doubled ? 2 * d->doubled : 1;
+		d->let = d->doubled;
+	}
+	if (d->let == 0)
+		return false;
+	d->let--;
+	return true;
+}
+
+/* ---- turn or bucket ------------------------------------------------------------------------------------------------------ */
+
 static bool may_by_turn(struct gate *g, int device, struct gate_wait *wait, uint64_t now)
 {
 	struct gate_device *d = &g->device[device];
@@ -138,7 +169,9 @@ static bool may_by_turn(struct gate *g, int device, struct gate_wait *wait, uint
 		return turn;
 	uint64_t until = bucket_full(g, device, now);
 	wait->sleep_ns = until < SLEEP_NS ? until : SLEEP_NS;
-	return until == 0;
+	/* As long as something is in flight the bucket pays for it, and may never be full again. */
+	wait->let = until != 0 && d->busy_ns && let_through(g, device, wait, now);
+	return until == 0 || wait->let;
 }
 
 /* ---- room --------------------------------------------------------------------------------------------------------------- */
@@ -155,28 +188,6 @@ uint64_t gate_bound(const struct gate *g, int device)
 	return bound;
 }
 
-/* What is in flight may need the next launch in order to end, or be long: one launch is let through, and, as long as still
- * nothing ends, twice as many after every further guard, each of which is longer by one than the last: a queue of a thousand
- * fills in seconds, and a kernel of a second has some dozens behind it, not a thousand. */
-static uint64_t guard(const struct gate_device *d)
-{
-	unsigned times = d->doubled ? 33 - (unsigned)__builtin_clz(d->doubled) : 1;
-	return GATE_GUARD_NS * times;
-}
-
-static bool let_through(struct gate_device *d, const struct gate_wait *wait, uint64_t now)
-{
-	if (d->let == 0 && now >= wait->room_ns) {
-		d->stuck = true;
-		d->doubled = d->doubled ? 2 * d->doubled : 1;
-		d->let = d->doubled;
-	}
-	if (d->let == 0)
-		return false;
-	d->let--;
-	return true;
-}
-
 /* One launch always has room, unless another process of the container is next. */
 static bool has_room(struct gate *g, int device, struct gate_wait *wait, uint64_t now)
 {
@@ -189,11 +200,7 @@ static bool has_room(struct gate *g, int device, struct gate_wait *wait, uint64_
 		wait->behind = true;
 		return false;
 	}
-	if (wait->room_ns == 0 || wait->over != d->over) {
-		wait->over = d->over;
-		wait->room_ns = now + (d->stuck ? 0 : 2 * flight) + guard(d);
-	}
-	if (let_through(d, wait, now))
+	if (wait->let || let_through(g, device, wait, now))
 		return true;
 	if (yields)
 		gate_peers_leave(g, device, now);
@@ -249,7 +256,7 @@ bool gate_may_launch(struct gate *g, int device, struct gate_wait *wait)
 		wait->free = !gate_gated(device);
 		if (wait->free)
 			return true;
-		wait->room = wait->peers = false;
+		wait->room = wait->peers = wait->let = false;
 		if (!may_by_turn(g, device, wait, now))
 			return false;
 		if (d->busy_ns) {

@@ -1,5 +1,8 @@
 /* An arbiter that does not answer: whoever has asked in vain goes on by the container's own bucket, at the rate of its share,
- * says so, and waits for turns again when the arbiter is back. Whatever stands in the turns file, nobody hangs or dies. */
+ * says so, and waits for turns again when the arbiter is back. Whatever stands in the turns file, nobody hangs or dies, and
+ * neither does a program whose work in flight does not end before more is launched. */
+#include <semaphore.h>
+
 #include "table.h"
 
 static CUfunction spin;
@@ -18,17 +21,41 @@ static void *launcher(void *arg)
 	return NULL;
 }
 
+static void hold(void *gate)
+{
+	while (sem_wait(gate) != 0)
+		;
+}
+
+/* Work that waits for what is launched behind it. */
+static uint64_t launch_behind(void)
+{
+	CUstream stream;
+	sem_t gate;
+	CHECK(sem_init(&gate, 0, 0) == 0, "sem_init");
+	OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+	OK(cuLaunchHostFunc(stream, hold, &gate));
+	for (int i = 0; i < 20; i++)
+		OK(table_spin(spin, stream, MS));
+	CHECK(sem_post(&gate) == 0, "sem_post");
+	return (uint64_t)cuStreamSynchronize(stream);
+}
+
+/* Commands: l: launch without a pause in a thread; j: until that has ended; b: launch behind work that waits for it. */
 static void player(int in, int out)
 {
 	pthread_t thread;
 	CUcontext context = start(0);
 	spin = table_kernel("spin_ns");
 	for (unsigned char command; (command = player_next(in)) != 0;) {
+		uint64_t answer = 0;
 		if (command == 'l')
 			CHECK(pthread_create(&thread, NULL, launcher, context) == 0, "thread");
 		else if (command == 'j')
 			CHECK(pthread_join(thread, NULL) == 0, "join");
-		player_answer(out, 0);
+		else if (command == 'b')
+			answer = launch_behind();
+		player_answer(out, answer);
 	}
 }
 
@@ -114,6 +141,12 @@ int main(void)
 	table_open(&t);
 	__atomic_store_n(&shared->stop, 1, __ATOMIC_SEQ_CST);
 	player_ask(&p, 'j');
+
+	/* The bucket pays for half of the time for as long as anything is in flight: it is empty until the end of that. */
+	table_close(&t);
+	table_die(&t);
+	CHECK(player_ask(&p, 'b') == CUDA_SUCCESS, "launched behind work that waits for it");
+	CHECK(LOOK(line->degraded) == 1, "not degraded");
 	player_end(&p, false);
 	table_end(&t);
 	return 0;
