@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -121,6 +122,36 @@ def test_k21_a_pod_that_was_deleted_unplaced_does_not_count_whoever_keeps_it() -
     pod["metadata"]["deletionTimestamp"] = "2026-11-30T00:00:00Z"
     made.duties.quotas.set_pod(msgspec.convert(pod, WatchedPod))
     assert used(made) == 0
+
+
+def test_k21_a_pod_that_cannot_end_counts_no_longer_than_kubernetes_counts_it() -> None:
+    """Its node is lost, so nobody says that it has ended; its cards stay its own, but the namespace may go on."""
+
+    async def play() -> None:
+        made = desk(10000, node("a", 1), node("b", 1))
+        feed, api = made.duties.quotas, made.api.pods
+        stuck, late = made.pod("stuck", memory=6000), made.pod("late", memory=6000)
+        assert await made.bind(stuck, made.choose(stuck)) == ""
+        deleted = (made.clock.date() + timedelta(seconds=30)).isoformat()
+        api["stuck"]["metadata"] |= {"deletionTimestamp": deleted, "deletionGracePeriodSeconds": 30}
+        made.show("stuck")
+        feed.set_pod(msgspec.convert(api["stuck"], WatchedPod))
+        await made.extender.settle()
+        assert (used(made), made.filter(late)) == (6000, [])
+        made.clock.time += 61
+        await made.extender.settle()
+        assert made.filter(late)
+        for again in ("2", "3"):  # its status is written once more, and cards are others than before
+            api["stuck"]["metadata"]["resourceVersion"] = again
+            feed.set_pod(msgspec.convert(api["stuck"], WatchedPod))
+        assert used(made) == 6000, "the late one's"
+        assert "uid-stuck" in made.books.nodes[api["stuck"]["spec"]["nodeName"]].pods
+        feed.pod_changed(
+            Change("deleted", Key("uid-stuck", "default", "stuck", "4"), msgspec.convert(stuck, WatchedPod))
+        )
+        assert (feed._ending, feed._overdue) == ({}, set())
+
+    asyncio.run(play())
 
 
 def test_k21_a_namespace_without_quotas_is_forgotten_and_counted_anew_where_one_comes_again() -> None:

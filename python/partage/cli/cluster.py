@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from lightkube.resources.core_v1 import ResourceQuota
@@ -75,6 +76,7 @@ def look_of(
         limit = read_limit(quota)
         if limit.hard:
             feed.set_limit(limit)
+    feed.forget_overdue(datetime.now(UTC))
     books.promises = feed
     return ClusterLook(books, feed, of_node, of_pod, ask)
 

@@ -270,6 +270,7 @@ class Extender:
             self._end(order, outcome)
         for uid in self._books.expire(self._clock.now()):
             log.info("a promise expired", uid=uid)
+        self._quotas.forget_overdue(self._clock.date())
         self._quotas.forget_unseen(self._clock.now(), lambda uid: self._books.reservation(uid) is not None)
 
     # ---- pods --------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ fields are of other types than the API's, which an API server does not send.
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import msgspec
@@ -26,6 +27,7 @@ class WatchedMeta(MetaView, frozen=True, rename="camel"):
 
     resource_version: str | None = None
     deletion_timestamp: str | None = None
+    deletion_grace_period_seconds: int | None = None
 
     @property
     def resourceVersion(self) -> str | None:  # noqa: N802 -- the API's word, as the informer's store has it
@@ -104,6 +106,15 @@ class WatchedPod(PodView, NamespacedResourceG, frozen=True):
     def is_ending(self) -> bool:
         """Whether it was deleted and is not gone yet."""
         return self.metadata.deletion_timestamp is not None
+
+    @property
+    def overdue_at(self) -> datetime | None:
+        """From when on a deleted pod is stuck: Kubernetes' quotas count it so long; None: it was not deleted."""
+        meta = self.metadata
+        if meta.deletion_timestamp is None:
+            return None
+        grace = timedelta(seconds=meta.deletion_grace_period_seconds or 0)
+        return datetime.fromisoformat(meta.deletion_timestamp) + grace
 
     @property
     def waits(self) -> bool:

@@ -24,6 +24,7 @@ from partage.scheduler.quota.scope import traits_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+    from datetime import datetime
 
     from lightkube.resources.core_v1 import ResourceQuota
 
@@ -81,6 +82,8 @@ class QuotaFeed:
         self._sizes = sizes
         self._warn = warn
         self._counted: set[str] = set()  # namespaces that have quotas of ours
+        self._ending: dict[str, datetime] = {}  # placed pods that were deleted: until when they count
+        self._overdue: set[str] = set()  # those that count no more
         self._unseen: dict[str, float | None] = {}  # pods that the watch has not shown: since when, None: just now
 
     # ---- from the watch ----------------------------------------------------------------------------------------------
@@ -118,6 +121,9 @@ class QuotaFeed:
     def pod_changed(self, change: Change[WatchedPod]) -> None:
         """Take a pod as it is now, where somebody limits its namespace."""
         self._unseen.pop(change.key.uid, None)
+        if change.kind == "deleted":
+            self._ending.pop(change.key.uid, None)
+            self._overdue.discard(change.key.uid)
         if change.key.namespace not in self._counted:
             return
         if change.kind == "deleted":
@@ -126,10 +132,13 @@ class QuotaFeed:
             self.set_pod(change.object)
 
     def set_pod(self, pod: WatchedPod) -> None:
-        """Count a pod; one that has ended, or was deleted unplaced, or asks for nothing of ours does not count."""
-        if pod.is_finished or not (pod.node or pod.waits):
+        """Count a pod; none that has ended, was deleted unplaced, is stuck, or asks for nothing of ours."""
+        if pod.is_finished or not (pod.node or pod.waits) or pod.uid in self._overdue:
             self.book.drop_pod(pod.uid)
             return
+        due = pod.overdue_at
+        if due is not None:
+            self._ending[pod.uid] = due
         if pod.node:
             self._set_placed(pod)
             return
@@ -193,6 +202,16 @@ class QuotaFeed:
             elif now - since > UNSEEN_S and not is_promised(uid):
                 del self._unseen[uid]
                 self.book.drop_pod(uid)
+
+    def forget_overdue(self, date: datetime) -> None:
+        """Let pods go that were deleted and cannot end (their node is lost), as Kubernetes' own quotas do.
+
+        Their cards stay theirs until they are gone; called now and then.
+        """
+        for uid in [uid for uid, due in self._ending.items() if due < date]:
+            del self._ending[uid]
+            self._overdue.add(uid)
+            self.book.drop_pod(uid)
 
     def check_grant(self, pod: WatchedPod, grant: Grant) -> None:
         """Raise QuotaRefused where the quotas do not allow what a bound pod has more with this grant than now."""
