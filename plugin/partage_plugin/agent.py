@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from partage.model import DeviceError
+from partage.model import DeviceError, LaunchError
 from partage_plugin.arbiter import Arbiter
 from partage_plugin.calls import Calls
 from partage_plugin.cards import Cards
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 DISCOVER_EVERY_S: Final = 30.0
 SHRUNK_EVERY_S: Final = 2.0
 NO_CARDS_AGAIN_S: Final = 5.0
+PLACES_EVERY_S: Final = 10.0
 SWEEP_EVERY_S: Final = 60.0
 SWEEP_GATHER_S: Final = 0.2  # pods that end together are looked after together
 SWEEP_AGAIN_S: Final = 1.0  # while containers of ended pods are still on their way out
@@ -169,6 +170,7 @@ class Agent:
                 tasks.create_task(self._follow_cards(), name="cards")
                 tasks.create_task(self._sweep(), name="clean-up")
                 tasks.create_task(self._follow_shrinking(), name="shrinking")
+                tasks.create_task(self._follow_places(), name="places")
         finally:
             self.desk.let_go()
             await self._resources.close()
@@ -206,6 +208,16 @@ class Agent:
             is_ours=lambda seat: card_of(seat) in self.cards.by_uuid,
         )
         return self.registrar
+
+    async def _follow_places(self) -> None:
+        """End where what is written here reaches nobody any more: the next agent has the directories there are then."""
+        while True:
+            await self._clock.sleep(PLACES_EVERY_S)
+            removed = self._places.removed()
+            if removed is not None:
+                limit, step = "what is written there reaches nobody", "none: the agent is started again"
+                raise LaunchError(str(removed), "was removed from the host", limit, step)
+            self._lock.keep()
 
     # ---- cards ---------------------------------------------------------------------------------------------------
 

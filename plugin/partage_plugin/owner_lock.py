@@ -2,7 +2,8 @@
 
 So a rolling update may start the new agent beside the old one: it is ready to take over, the old one goes on serving
 until it ends, and never do two write the same hand-overs. The kernel drops the lock at death. What can go wrong: the
-holder is stopped (SIGSTOP): it is named in the log, and waited for.
+holder is stopped (SIGSTOP): it is named in the log, and waited for. Somebody removes the file (what cleans /run does):
+whoever opens the next one would not meet us there, so the holder looks now and then (`keep`), and takes that too.
 """
 
 from __future__ import annotations
@@ -48,27 +49,59 @@ class OwnerLock:
 
     async def take(self) -> None:
         """Return once the lock is ours; raises OwnerLockError."""
+        told = False
+        while True:
+            fd = self._open()
+            with contextlib.ExitStack() as not_ours:
+                not_ours.callback(os.close, fd)
+                if locks.try_lock(fd, 0) and self._is_there(fd):
+                    self._sign(fd)
+                    not_ours.pop_all()
+                    self._fd = fd
+                    return
+                if not told:
+                    log.warning("another agent serves; waiting for its end", lock=str(self._path), owner=_owner(fd))
+                told = True
+            await self._clock.sleep(AGAIN_S)
+
+    def keep(self) -> None:
+        """Hold the file there is now, at which who comes meets us; raises OwnerLockError where another serves."""
+        if self._is_there(self._fd):
+            return
+        fd = self._open()
+        if not locks.try_lock(fd, 0):
+            owner = _owner(fd)
+            os.close(fd)
+            step = "none: this agent ends"
+            raise OwnerLockError(str(self._path), f"removed, and made anew by {owner}", "one agent serves", step)
+        log.warning("the lock file was removed; it is there again", lock=str(self._path))
+        self._sign(fd)
+        os.close(self._fd)
+        self._fd = fd
+
+    def _open(self) -> int:
         try:
-            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError as error:
             step = "let the directory be writable for the agent"
             raise OwnerLockError(str(self._path), error.strerror or error, "a lock file is kept there", step) from error
-        with contextlib.ExitStack() as not_ours:
-            not_ours.callback(os.close, fd)
-            told = False
-            while not locks.try_lock(fd, 0):
-                if not told:
-                    owner = os.pread(fd, _TEXT_MAX, 0).decode("utf-8", "replace").strip()
-                    log.warning("another agent serves; waiting for its end", lock=str(self._path), owner=owner)
-                told = True
-                await self._clock.sleep(AGAIN_S)
-            os.ftruncate(fd, 0)
-            os.pwrite(fd, f"pid {os.getpid()} {self._name}\n".encode(), 0)
-            not_ours.pop_all()
-        self._fd = fd
+
+    def _is_there(self, fd: int) -> bool:
+        """Whether this is the file that others find."""
+        with contextlib.suppress(OSError):
+            return os.path.samestat(self._path.lstat(), os.fstat(fd))
+        return False
+
+    def _sign(self, fd: int) -> None:
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"pid {os.getpid()} {self._name}\n".encode(), 0)
 
     def let_go(self) -> None:
         """Let a waiting successor serve."""
         if self._fd >= 0:
             os.close(self._fd)
         self._fd = -1
+
+
+def _owner(fd: int) -> str:
+    return os.pread(fd, _TEXT_MAX, 0).decode("utf-8", "replace").strip()

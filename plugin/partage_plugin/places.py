@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,3 +20,14 @@ class Places:
     pod_resources: Path = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
     library: Path = Path(names.HOST_LIBRARY_DIRECTORY)
     locks: Path = Path(names.LOCK_DIRECTORIES[0])
+
+    def removed(self) -> Path | None:
+        """Return one of the directories that nobody else reaches any more; None where there is none.
+
+        They are mounted from the host: where one is removed and made again there, what is written here is lost.
+        """
+        for path in (self.root, self.cdi, self.plugins, self.library, self.locks):
+            with contextlib.suppress(OSError):
+                if path.stat().st_nlink == 0:
+                    return path
+        return None

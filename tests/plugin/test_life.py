@@ -8,6 +8,8 @@ import os
 import shutil
 import socket
 from contextlib import asynccontextmanager, closing
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -15,7 +17,7 @@ import pytest
 
 from partage import locks
 from partage.devices.backend import HealthChange
-from partage.model import names
+from partage.model import PartageError, names
 from partage.shm import PolicyFile, read_ledger, read_policy
 from partage.shm.ledger import UNIT
 from partage_plugin import agent as agents
@@ -23,6 +25,8 @@ from partage_plugin import front
 from partage_plugin.handover.cdi import CdiDirectory
 from partage_plugin.handover.desk import Claim
 from partage_plugin.kubelet import register
+from partage_plugin.owner_lock import OwnerLock
+from partage_plugin.ports import MonotonicClock
 from partage_plugin.proto.deviceplugin.v1beta1 import api_pb2, api_pb2_grpc
 from tests.plugin.test_handover import refused, run
 from tests.plugin.world import CARDS, GI, World, card, grant_text, part, pod_of, share
@@ -30,7 +34,6 @@ from tests.shm.conftest import Tenant
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
-    from pathlib import Path
 
     from tests.plugin.kubelet import Entry
 
@@ -284,6 +287,58 @@ def test_two_agents_at_once(tmp_path: Path) -> None:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         await world.kubelet.stop()
+
+    run(go())
+
+
+@pytest.mark.parametrize("is_waiting", [True, False], ids=["waits-already", "comes-after"])
+def test_k12_two_agents_do_not_serve_at_once_where_the_lock_file_is_removed(tmp_path: Path, is_waiting: bool) -> None:
+    """What cleans /run removes it, too: the one that serves is met at the next file, or has met another one there."""
+
+    async def go() -> None:
+        clock = MonotonicClock()
+        serving, other, third = (OwnerLock(tmp_path, clock, name) for name in ("serving", "other", "third"))
+        await serving.take()
+        waits = asyncio.ensure_future(other.take()) if is_waiting else None
+        await asyncio.sleep(0)
+        (tmp_path / ".agent").unlink()
+        serving.keep()
+        serving.keep()
+        waits = waits or asyncio.ensure_future(other.take())
+        await asyncio.wait([waits], timeout=0.5)
+        assert not waits.done()
+        (tmp_path / ".agent").unlink()
+        await waits
+        with pytest.raises(PartageError, match="other"):
+            serving.keep()
+        serving.let_go()
+        other.keep()
+        other.let_go()
+        await third.take()
+        third.let_go()
+
+    run(go())
+
+
+def test_k12_a_directory_that_was_removed_under_its_mount_ends_the_agent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The container runtime reads the one that was made anew; the next agent has that one mounted."""
+    monkeypatch.setattr(agents, "PLACES_EVERY_S", 0.05)
+
+    async def go() -> None:
+        world = World(tmp_path)
+        world.places.cdi.mkdir()
+        fd = os.open(world.places.cdi, os.O_RDONLY)
+        world.places = replace(world.places, cdi=Path(f"/proc/self/fd/{fd}"))  # as a mount goes on showing it
+        task = asyncio.create_task(world.make().run())
+        await asyncio.wait([task], timeout=0.5)
+        assert not task.done()
+        (tmp_path / "cdi").rmdir()
+        with pytest.raises(ExceptionGroup) as caught:
+            await task
+        assert "was removed from the host" in str(caught.value.exceptions[0])
+        os.close(fd)
 
     run(go())
 
