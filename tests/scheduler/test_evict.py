@@ -101,6 +101,11 @@ def watched(
     return msgspec.convert({"metadata": meta, "spec": spec}, WatchedPod)
 
 
+def ending(name: str, priority: int = 0) -> WatchedPod:
+    meta = {"name": name, "namespace": "default", "uid": name, "deletionTimestamp": "2026-11-30T00:00:00Z"}
+    return msgspec.convert({"metadata": meta, "spec": {"nodeName": "n", "priority": priority}}, WatchedPod)
+
+
 def play(world: World, script: Callable[[], Awaitable[None]]) -> None:
     async def whole() -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -299,8 +304,7 @@ def test_a_place_holds_that_needs_a_pod_which_ends_anyway() -> None:
     world = World()
     world.add("ending", 1, 40)
     world.add("low", 1, 40)
-    meta = {"name": "ending", "namespace": "default", "uid": "ending", "deletionTimestamp": "2026-11-30T00:00:00Z"}
-    world.pods["ending"] = msgspec.convert({"metadata": meta, "spec": {"nodeName": "n"}}, WatchedPod)
+    world.pods["ending"] = ending("ending")
 
     async def script() -> None:
         world.want(100, 80)
@@ -313,33 +317,63 @@ def test_a_place_holds_that_needs_a_pod_which_ends_anyway() -> None:
     assert world.evicted == ["low"], "who ends anyway is not evicted"
 
 
-@pytest.mark.parametrize("is_gone", [True, False])
-def test_nobody_goes_where_room_came_before_the_plan_was_made(is_gone: bool) -> None:
+def test_nobody_goes_where_room_came_before_the_plan_was_made() -> None:
     """A pod ended by itself since the filter; pods of the same shape are planned for once that room is taken."""
     world = full()
 
     async def script() -> None:
         world.want(100, 10)
-        if is_gone:
-            world.end("low-0")
-        else:
-            meta = {
-                "name": "low-0",
-                "namespace": "default",
-                "uid": "low-0",
-                "deletionTimestamp": "2026-11-30T00:00:00Z",
-            }
-            world.pods["low-0"] = msgspec.convert({"metadata": meta, "spec": {"nodeName": "n"}}, WatchedPod)
+        world.end("low-0")
         await settle()
-        assert world.evicted == []
-        if not is_gone:
-            world.end("low-0")
+        assert (world.evicted, world.events) == ([], [])
         world.add("taker", 100, 10)
         other = replace(ask(want(gib=10), uid="winner-2"), priority=100)
         world.evictor.wanted(cast("PodView", watched("winner-2", 100)), other, None)
         await until(lambda: len(world.evicted) == 1)
 
     play(world, script)
+
+
+def test_a_place_that_comes_free_anyway_is_kept_for_who_would_have_made_it() -> None:
+    """Nobody is evicted, and yet nobody else gets the place; it expires as the place of those who are evicted does."""
+    world = full()
+    for name in ("low-0", "low-1"):
+        world.pods[name] = ending(name, 1)
+
+    async def script() -> None:
+        winner = world.want(100, 10)
+        await until(lambda: world.evictor.node_of("winner") == "n")
+        assert world.messages == [("a place on node n is kept for it until default/low-1 has ended", False)]
+        world.pods["winner"] = watched("winner", 100)
+        await until(lambda: world.clock.sleeping)
+        world.clock.advance(2)
+        await until(lambda: world.nominated == [("pod-winner", "n")])
+        world.end("low-1")
+        assert world.books.filter(ask(want(gib=6))).fitting == [], "nobody else gets it"
+        assert world.books.filter(winner).fitting == ["n"]
+        world.end("low-0")
+        assert world.books.filter(ask(want(gib=10))).fitting == ["n"], "it needs one of them"
+        await until(lambda: world.clock.sleeping)
+        world.clock.advance(KEEP_S + 1)
+        await until(lambda: world.evictor.node_of("winner") is None)
+
+    play(world, script)
+    assert world.evicted == []
+    assert world.books.nodes["n"].memory == [20 << 30]
+
+
+def test_a_place_that_equals_leave_is_everybodys() -> None:
+    world = World()
+    world.add("equal", 100, 50)
+    world.add("low", 1, 30)
+    world.pods["equal"] = ending("equal", 100)
+
+    async def script() -> None:
+        world.want(100, 20)
+        await settle()
+
+    play(world, script)
+    assert (world.evicted, world.events, world.evictor.node_of("winner")) == ([], [], None)
 
 
 def test_finished_pods_of_a_gang_are_left_in_peace() -> None:

@@ -3,10 +3,11 @@
 The extender calls `wanted` when no node takes a pod; all else happens in `run`, so that no filter waits for it. A plan
 (`preempt.py`) first becomes a claim in the books, so that nobody else gets what the victims leave; then the victims are
 evicted through the API, which holds disruption budgets (what a budget refuses now is tried again while the plan lives),
-and the pod's `nominatedNodeName` says where it will go. The claim ends when the pod is bound or gone, when it
-fits elsewhere first, or `KEEP_S` after the last victim has gone. What can go wrong: an eviction is refused for good, or
-the place is lost (its node goes, a card fails, somebody else binds a pod there). The plan is then given up, with an
-event on the pod, and another is made, without the victim that cannot go.
+and the pod's `nominatedNodeName` says where it will go. Where pods of lower priority end anyway and that is enough,
+nobody is evicted and the place that they leave is kept in the same way. The claim ends when the pod is bound or gone,
+when it fits elsewhere first, or `KEEP_S` after the last victim has gone. What can go wrong: an eviction is refused for
+good, or the place is lost (its node goes, a card fails, somebody else binds a pod there). The plan is then given up,
+with an event on the pod, and another is made, without the victim that cannot go.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from lightkube.resources.core_v1 import PodEviction, PodStatus
 
 from partage.model import KubeError, ShareRefused, names
 from partage.scheduler.answers import Placement
+from partage.scheduler.budgets import Budgets
 from partage.scheduler.fits import fit_plan, plan_of
-from partage.scheduler.preempt import Preemption, Victim, choosing, units_of
+from partage.scheduler.preempt import Preemption, Victim, choosing, cost_of, units_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -31,9 +33,8 @@ if TYPE_CHECKING:
     from partage.kube import Client, Clock
     from partage.model.ask import PodAsk, Shape
     from partage.model.pod import PodView
-    from partage.scheduler.budgets import Budgets
     from partage.scheduler.cards import NodeState
-    from partage.scheduler.plan import Defaults
+    from partage.scheduler.plan import Defaults, Plan
     from partage.scheduler.preempt import Unit
     from partage.scheduler.views import WatchedPod
 
@@ -48,6 +49,7 @@ GONE: Final = frozenset({404, 409})
 NEVER: Final = "Never"
 
 EVICTING: Final = "PreemptionStarted"
+KEPT: Final = "PlaceKept"
 PREEMPTED: Final = "Preempted"
 GIVEN_UP: Final = "PreemptionFailed"
 
@@ -193,23 +195,28 @@ class Evictor:
             return None
         known = self._books.nodes
         states = [known[name] for name in (known if nodes is None else nodes) if name in known]
-        if await self._needs_nobody(ask, states):
-            return None  # and it is tried again, as it fits
-        plan = await self._planned(ask, states)
-        if plan is None:
-            self._in_vain[shape] = now
+        needs_nobody, plan = await self._comes_free(ask, states)
+        if not needs_nobody:
+            plan = await self._planned(ask, states)
+            if plan is None:
+                self._in_vain[shape] = now
         if plan is None or ask.uid not in self._queue:  # it is bound or gone by now
             return None
-        left = {victim.uid: victim for victim in plan.victims}
+        left = {victim.uid: victim for victim in plan.victims if self._pod(victim.uid) is not None}
         try:
             self._claim(ask, plan.node, left)
         except ShareRefused as error:
             log.info("a plan is out of date", pod=ask.subject, node=plan.node, error=str(error))
             return None
-        underway = self._underway[ask.uid] = Underway(pod, ask, plan, self._clock.now() + PLAN_S, nodes, left)
+        until = self._clock.now() + (PLAN_S if left else KEEP_S)
+        underway = self._underway[ask.uid] = Underway(pod, ask, plan, until, nodes, left)
         who = ", ".join(f"{victim.namespace}/{victim.name}" for victim in plan.victims[:NAMED])
-        more = f" and {len(plan.victims) - NAMED} more" if len(plan.victims) > NAMED else ""
-        self._told.pod_event(pod, EVICTING, f"room is being made on node {plan.node}: {who}{more} must go")
+        who += f" and {len(plan.victims) - NAMED} more" if len(plan.victims) > NAMED else ""
+        if needs_nobody:
+            underway.evicted.update(left)
+            self._told.pod_event(pod, KEPT, f"a place on node {plan.node} is kept for it until {who} has ended")
+        else:
+            self._told.pod_event(pod, EVICTING, f"room is being made on node {plan.node}: {who} must go")
         return underway
 
     def _claim(self, ask: PodAsk, name: str, left: Iterable[str]) -> None:
@@ -226,14 +233,39 @@ class Evictor:
             return False
         return True
 
-    async def _needs_nobody(self, ask: PodAsk, states: Iterable[NodeState]) -> bool:
-        """Whether a pod that fitted nowhere has a place by now, or will have once those are gone that end anyway."""
+    async def _comes_free(self, ask: PodAsk, states: Iterable[NodeState]) -> tuple[bool, Preemption | None]:
+        """Return whether a pod that fitted nowhere needs nobody's end, and the place that is to be kept for it.
+
+        None has to be kept where it fits by now and is tried again. Where it will fit once those are gone that end
+        anyway, it is, unless they are as important as the pod: of such everybody who waits may have what they leave.
+        """
         plan = plan_of(ask.shape, self._books.defaults)
+        needs_nobody, kept = False, None
         for state in states:
-            if isinstance(fit_plan(state.without((ask.uid, *self._ending(state))), plan), Placement):
-                return True
+            before = state.without((ask.uid,))
+            if isinstance(fit_plan(before, plan), Placement):
+                return True, None
+            ending = self._ending(before)
+            if ending and isinstance(fit_plan(before.without(ending), plan), Placement):
+                needs_nobody = True
+                kept = kept or self._left_by(before, ending, ask, plan)
             await asyncio.sleep(0)
-        return False
+        return needs_nobody, kept
+
+    def _left_by(self, node: NodeState, ending: Iterable[str], ask: PodAsk, plan: Plan) -> Preemption | None:
+        """Return the place that a pod has once less important ones have ended, and no more of them than it needs."""
+        needed = [uid for uid in ending if node.pods[uid].priority < ask.priority]
+        placement = fit_plan(node.without(needed), plan)
+        if not isinstance(placement, Placement):
+            return None
+        for uid in tuple(needed):
+            found = fit_plan(node.without([other for other in needed if other != uid]), plan)
+            if isinstance(found, Placement):
+                placement = found
+                needed.remove(uid)
+        pods = ((self._pod(uid), node.pods[uid].order) for uid in needed)
+        victims = (self._victim(pod, order, Budgets(), node.name) for pod, order in pods if pod is not None)
+        return Preemption(node.name, tuple(victims), placement, cost_of(()))
 
     async def _planned(self, ask: PodAsk, states: Iterable[NodeState]) -> Preemption | None:
         """Plan, and let filters have their turn after every node."""
