@@ -12,11 +12,11 @@ import msgspec
 from partage.kube.events import QUEUE_MAX
 from partage.model import names
 from partage.scheduler.bind import BindOrder
-from partage.scheduler.tell import AGAIN_S, FRESH_S, REFRESH_S, SUCCESSES, Subject
+from partage.scheduler.tell import AGAIN_S, FRESH_S, REFRESH_S, SETTLE_S, SUCCESSES, Subject
 from partage.scheduler.views import WatchedPod
 from tests.cluster.scheduling import node
 from tests.kube.support import until
-from tests.scheduler.extending import Desk
+from tests.scheduler.extending import LOST, Desk
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -113,6 +113,52 @@ def test_a_pod_that_waited_is_told_that_it_is_placed() -> None:
         assert [one["status"] for one in conditions] == ["False", "True"]
         assert conditions[-1]["reason"] == "Placed"
         assert "bound to node" in conditions[-1]["message"]
+
+    asyncio.run(play())
+
+
+async def refused(desk: Desk, name: str) -> dict[str, Any]:
+    pod = desk.pod(name, memory=20_480)
+    assert desk.filter(pod, ["a"]) == []  # 16 GiB a card
+    assert await written(desk) == []
+    return pod
+
+
+def test_a_pod_that_waits_for_a_moment_costs_no_write_beside_its_binding() -> None:
+    """It came a moment before the room for it: what would be written and at once taken back is not written at all."""
+
+    async def play() -> None:
+        desk = small_cluster()
+        desk.clock.jumps = False
+        async with told(desk):
+            moment = await refused(desk, "moment")
+            while_away = await refused(desk, "lost")
+            desk.clock.advance(SETTLE_S - 1)
+            assert await desk.bind(moment, desk.choose(moment)) == ""
+            desk.api.next.append((LOST, True))
+            binding = asyncio.ensure_future(desk.bind(while_away, desk.choose(while_away)))
+            await written(desk)
+            desk.tell.is_bound(msgspec.convert(desk.api.pods["lost"], WatchedPod))  # the watch is first to know
+            desk.clock.advance(REFRESH_S)
+            assert await written(desk) == []
+            await binding
+        assert desk.tell.waiting == 0
+        assert len(desk.api.events) == 4
+
+    asyncio.run(play())
+
+
+def test_a_pod_that_waits_for_longer_says_so_from_then_on() -> None:
+    async def play() -> None:
+        desk = small_cluster()
+        desk.clock.jumps = False
+        async with told(desk):
+            pod = await refused(desk, "p")
+            desk.clock.advance(SETTLE_S)
+            assert [one["status"] for one in await written(desk)] == ["False"]
+            assert await desk.bind(pod, desk.choose(pod)) == ""
+            desk.clock.advance(1)
+            assert [one["status"] for one in await written(desk)] == ["False", "True"]
 
     asyncio.run(play())
 

@@ -7,18 +7,19 @@
 
 The condition's reason is the code that refuses most nodes, its message says how many nodes lack what, which node comes
 nearest, what it lacks and what would help. All of this only notes and returns: the extender never waits for it. A pod
-that is placed at once costs no write beside the event; one that waits costs one, one more when it is placed, and one
-each time another code comes to the front (at most every `AGAIN_S`) or the numbers are old (`REFRESH_S`). A condition
-that the API server does not take now is written later, an event is not. What finds no room is dropped, and counted.
-Refusals go before successes, of which the newest go first: where many pods are placed at once, those of the others, of
-pods that are gone and of pods placed more than `FRESH_S` ago are dropped.
+that is placed at once, or within `SETTLE_S` of its first refusal, costs no write beside the event; one that waits
+longer costs one, one more when it is placed, and one each time another code comes to the front (at most every
+`AGAIN_S`) or the numbers are old (`REFRESH_S`). A condition that the API server does not take now is written later, an
+event is not. What finds no room is dropped, and counted. Refusals go before successes, of which the newest go first:
+where many pods are placed at once, those of the others, of pods that are gone and of pods placed more than `FRESH_S`
+ago are dropped.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from partage.scheduler.views import WatchedPod
 
 COMPONENT: Final = "partage.io/scheduler"
+SETTLE_S: Final = 4.0  # before a condition says that a pod waits: till then kube-scheduler has tried a few times more
 AGAIN_S: Final = 30.0  # before another code is told
 REFRESH_S: Final = 300.0  # before the same code is told with other numbers
 WRITES_PER_S: Final = 20.0
@@ -85,10 +87,11 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class _Said:
-    """What was said last of a pod that waits."""
+    """What was said last of a pod that waits; `shown`: whether its condition may say so, not only an event."""
 
     reason: str
     at: float
+    shown: bool = False
 
 
 class Named(Protocol):
@@ -123,9 +126,11 @@ class Tell:
         self._strayed: OrderedDict[str, None] = OrderedDict()
         self._tells_success = tells_success
         self._said: OrderedDict[str, _Said] = OrderedDict()
+        self._soon: OrderedDict[str, tuple[float, Verdict]] = OrderedDict()  # and when they go into the queue
         self._queue: OrderedDict[str, Verdict] = OrderedDict()
         self._turned: OrderedDict[str, None] = OrderedDict()  # pods of which it was said that they are placed
         self._wake = asyncio.Event()
+        self._settling = asyncio.Event()
         self._dropped = 0
         self.refusals: dict[str, int] = {}
         self.written = 0
@@ -175,7 +180,9 @@ class Tell:
         message = f"bound to node {order.node}{scored}"
         if self._tells_success:
             self._successes.event(subject.reference, "BindingSucceed", message, action="Binding")
-        if self._said.pop(order.uid, None) is not None:
+        said = self._said.pop(order.uid, None)
+        self._take_back(order.uid)
+        if said is not None and said.shown:
             self._enqueue(Verdict(subject, holds=True, reason=PLACED, message=message))
 
     def not_bound(self, pod: Named, why: str) -> None:
@@ -201,10 +208,12 @@ class Tell:
 
     def waits_already(self, pod: Named, reason: str) -> None:
         """Take note of what a pod's condition said before this term, so that it is turned when the pod is placed."""
-        self._said.setdefault(pod.uid, _Said(reason, self._clock.now()))
+        said = self._said.get(pod.uid) or _Said(reason, self._clock.now())
+        self._said[pod.uid] = replace(said, shown=True)
 
     def is_bound(self, pod: WatchedPod) -> None:
         """Turn what a placed pod still says of its waiting: its binding was not answered, or an earlier term's."""
+        self._take_back(pod.uid)
         condition = pod.condition(names.CONDITION_PLACED)
         if condition is None or condition.status != "False" or pod.uid in self._turned:
             return
@@ -216,6 +225,7 @@ class Tell:
         """Forget a pod that is gone."""
         self._turned.pop(uid, None)
         self._said.pop(uid, None)
+        self._soon.pop(uid, None)
         self._queue.pop(uid, None)
         self._successes.forget(uid)
         self._strays.forget(uid)
@@ -227,6 +237,7 @@ class Tell:
             tasks.create_task(self._failures.run(), name="events of failures")
             tasks.create_task(self._successes.run(), name="events of successes")
             tasks.create_task(self._strays.run(), name="events of strays")
+            tasks.create_task(self._settle(), name="conditions to come")
             tasks.create_task(self._write_all(), name="conditions")
 
     # ---- how ---------------------------------------------------------------------------------------------------------
@@ -235,7 +246,7 @@ class Tell:
         now, said = self._clock.now(), self._said.get(subject.uid)
         if said is not None and now - said.at < (REFRESH_S if said.reason == reason else AGAIN_S):
             return False
-        self._said[subject.uid] = _Said(reason, now)
+        self._said[subject.uid] = _Said(reason, now, shown=said is not None and said.shown)
         if len(self._said) > KNOWN_MAX:
             self._said.popitem(last=False)
         return True
@@ -243,7 +254,35 @@ class Tell:
     def _refuse(self, subject: Subject, reason: str, message: str) -> None:
         note = f"{reason}: {message}"
         self._failures.event(subject.reference, "FilteringFailed", note, warning=True, action="Scheduling")
-        self._enqueue(Verdict(subject, holds=False, reason=reason, message=message))
+        verdict, known = Verdict(subject, holds=False, reason=reason, message=message), self._soon.get(subject.uid)
+        if subject.uid in self._queue:
+            self._enqueue(verdict)
+        elif known is None and len(self._soon) >= QUEUE_MAX:
+            self._dropped += 1
+        else:
+            self._soon[subject.uid] = (self._clock.now() + SETTLE_S if known is None else known[0]), verdict
+            self._settling.set()
+
+    def _take_back(self, uid: str) -> None:
+        """Say nothing of a pod's waiting that was not written yet: it is placed."""
+        self._soon.pop(uid, None)
+        verdict = self._queue.get(uid)
+        if verdict is not None and not verdict.holds:
+            del self._queue[uid]
+
+    async def _settle(self) -> None:
+        """Put into the queue what is still so after a while."""
+        while True:
+            await self._settling.wait()
+            self._settling.clear()
+            while self._soon:
+                uid, (due, verdict) = next(iter(self._soon.items()))
+                now = self._clock.now()
+                if due > now:
+                    await self._clock.sleep(due - now)
+                    continue  # it may be taken back by now
+                del self._soon[uid]
+                self._enqueue(verdict)
 
     def _enqueue(self, verdict: Verdict) -> None:
         """Queue a condition, in place of one that was not written yet."""
@@ -262,11 +301,14 @@ class Tell:
             await self._wake.wait()
             self._wake.clear()
             while self._queue:
-                _, verdict = self._queue.popitem(last=False)
+                uid, verdict = self._queue.popitem(last=False)
+                said = self._said.get(uid)
+                if said is not None:
+                    self._said[uid] = replace(said, shown=True)
                 if await self._write(verdict):
                     await self._clock.sleep(1 / WRITES_PER_S)
                 else:
-                    self._queue.setdefault(verdict.subject.uid, verdict)  # unless there is news by now
+                    self._queue.setdefault(uid, verdict)  # unless there is news by now
                     await self._clock.sleep(LATER_S)
 
     async def _write(self, verdict: Verdict) -> bool:
