@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
+from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from partage.devices.ask import FOREIGN_KINDS, FOREIGN_PREFIX, KINDS, VENDORS, read_ask, read_pod
 from partage.devices.nvidia.resources import SHORT, VOLCANO
-from partage.model import ShareClass
+from partage.model import AskError, ShareClass
 from tests.devices.test_ask import MI, gpu, only, pod_of, problems_of
+
+if TYPE_CHECKING:
+    from partage.devices.requests import Vendor
 
 GI = 1 << 30
 POLICY = Path(__file__).resolve().parents[2] / "deploy" / "policies" / "shares.yaml"
@@ -94,10 +98,56 @@ def test_shares_of_metax_cards(limits: dict[str, Any], memory: int | None, cores
         ({"enflame.com/gcu-memory": 8, "enflame.com/vgcu-percentage": 50}, "enflame.com/vgcu-percentage"),
         ({"kunlunxin.com/xpu": 1, "kunlunxin.com/vxpu": 1}, "kunlunxin.com/vxpu and kunlunxin.com/xpu"),
         ({**gpu(), "metax-tech.com/sgpu": 1}, "metax-tech.com/sgpu and nvidia.com/gpu"),
+        ({"enflame.com/drs-gcu": 2, "enflame.com/gcu-memory": 8}, "'2' parts beside enflame.com/gcu-memory '8'"),
+        ({"enflame.com/vgcu": 0, "enflame.com/vgcu-percentage": 50}, "enflame.com/vgcu-percentage: '50' of no card"),
+        ({"kunlunxin.com/vxpu": 0, "kunlunxin.com/vxpu-memory": 24576}, "vxpu-memory: '24576' of no card"),
+        ({"metax-tech.com/sgpu": 0, "metax-tech.com/vcore": 50}, "metax-tech.com/vcore: '50' of no card"),
+        ({"nvidia.com/priority": 1}, "nvidia.com/priority: '1' of no card"),
     ],
 )
 def test_wrong_values(limits: dict[str, Any], named: str) -> None:
     assert any(named in problem for problem in problems_of(pod_of(limits)))
+
+
+AMOUNTS = {
+    "kunlunxin.com/vxpu-memory": 24576,
+    "metax-tech.com/vmemory": 4,
+    "metax-tech.com/vcore": 60,
+    "enflame.com/vgcu-percentage": 50,
+    "enflame.com/gcu-memory": 8,
+    "enflame.com/gcu-core": 20,
+    "nvidia.com/priority": 1,
+}
+
+
+def amount_of(name: str) -> int:
+    if name in AMOUNTS:
+        return AMOUNTS[name]
+    words = {"gpumem": 4000, "vgpu-memory": 4000, "gpucores": 30, "vgpu-cores": 30}
+    return words.get(name.partition("/")[2], 50 if name.endswith("percentage") else 2)
+
+
+@pytest.mark.parametrize("vendor", VENDORS, ids=lambda vendor: str(vendor.name))
+def test_k20_nothing_that_is_asked_for_is_passed_over_in_silence(vendor: Vendor) -> None:
+    """Of up to three of a vendor's resources each changes what is asked for, or is named, or all are refused."""
+
+    def read(names: tuple[str, ...]) -> Any:
+        try:
+            reading = read_pod(pod_of({name: amount_of(name) for name in names}))
+        except AskError:
+            return None
+        assert reading is not None, names
+        return reading.found[0]
+
+    silent = set()
+    for size in (1, 2, 3):
+        for names in combinations(sorted(vendor.names), size):
+            found = read(names)
+            for name in names if found is not None and size > 1 else ():
+                others = read(tuple(other for other in names if other != name))
+                if others is not None and found.ask == others.ask and name not in found.amounts.asked:
+                    silent.add((name, names))
+    assert silent == set()
 
 
 def test_unknown_qos() -> None:

@@ -120,7 +120,10 @@ def read_pod(pod: PodView | Mapping[str, object], options: AskOptions = DEFAULTS
         for vendor in VENDORS:
             if vendor.names.isdisjoint(asked.names):
                 continue
+            noted = len(problems)
             amounts = vendor.read(asked, view.annotations, options)
+            if amounts is None and len(problems) == noted:
+                _check_none(asked, vendor)
             if amounts is not None:
                 vendors[vendor.name] = vendor
                 found.append(Found(path, role, container, amounts, _container_ask(asked, role, amounts, of_pod)))
@@ -199,6 +202,13 @@ def _check_names(asked: Requested) -> None:
             if name.startswith(vendor.look_alikes) and not (name in NAMES or name in FOREIGN_KINDS):
                 accepted = f"known: {', '.join(sorted(vendor.names))}"
                 asked.note(name, f"'{asked.written(name)}' of what nobody counts", accepted, "write one of these names")
+
+
+def _check_none(asked: Requested, vendor: Vendor) -> None:
+    """Note amounts of a container that asks for no card of the vendor's: nobody would hold them."""
+    for name in sorted(filter(asked.is_some, vendor.names)):
+        accepted, step = f"{vendor.default} beside it, 1 or more", f"leave {name} out, or ask for a card"
+        asked.note(name, f"'{asked.written(name)}' of no card", accepted, step)
 
 
 def _check_together(found: list[Found], problems: list[Problem]) -> None:

@@ -48,7 +48,8 @@ class Amounts:
 
     `memory` in bytes, `percent` and `cores` in permille, None where nothing is said; `share_class`: the vendor's word
     for it; `priority` 0 to 2. `written`: how the resources are to stand in the pod, None: not at all. `asked`: what
-    was written where it was rounded. `annotations`: what the vendor's own programs look for in the pod.
+    was written where it was rounded, or where another amount counts instead. `annotations`: what the vendor's own
+    programs look for in the pod.
     """
 
     backend: str

@@ -2,7 +2,7 @@
 
 enflame.com/gcu             whole cards
 enflame.com/vgcu            shares; enflame.com/vgcu-percentage: percent of each, absent: 100; not beside a slice
-enflame.com/drs-gcu         a slice of one card, so many parts of it; or the smallest that has
+enflame.com/drs-gcu         a slice of one card, so many parts of it; or, without that, the smallest that has
 enflame.com/gcu-memory      GB (above 96: MiB), and
 enflame.com/gcu-core        percent
 """
@@ -58,6 +58,10 @@ def _slice(asked: Requested) -> Amounts | None:
     amount = asked.integer(MEMORY, INT32_MAX, f"GB up to {GB_MAX}, MiB above")
     cores = asked.integer(CORES, PERCENT, "percent of a card")
     if parts:
+        for name in (MEMORY, CORES):
+            if asked.is_some(name):
+                value = f"'{asked.written(SLICE)}' parts beside {name} '{asked.written(name)}'"
+                asked.note(SLICE, value, "a slice by its parts, or by what it is to have", f"leave {name} out")
         return Amounts(BACKEND, SLICE, 1, mode="vendor", profile=f"{parts}g")
     if not amount and not cores:
         return None

@@ -70,6 +70,7 @@ def read(asked: Requested, annotations: Mapping[str, str], options: AskOptions) 
     mode = _mode(asked, annotations) if cards else None
     if not cards:
         return None
+    both = memory is not None and asked.is_some(here[PERCENTAGE])
     if memory is None and percent is None and options.default_memory:
         memory = options.default_memory * MI
     if memory is not None or percent == PERCENT:
@@ -89,6 +90,7 @@ def read(asked: Requested, annotations: Mapping[str, str], options: AskOptions) 
         share_class=_POLICIES.get(options.core_policy) if cores or options.core_policy != "force" else None,
         mode=mode,
         written=_written(asked, (cards, memory, percent, cores), options.memory_factor * MI),
+        asked={here[PERCENTAGE]: asked.written(here[PERCENTAGE])} if both else {},
     )
 
 
