@@ -50,7 +50,7 @@ class FakeNvml:
             raise DeviceError(uuid, "not found", "a device of this machine", "none")
         return dict(self.seen)
 
-    def samples_since(self, _uuid: str, _since: int) -> dict[int, tuple[int, int]]:
+    def samples_since(self, _uuid: str, _since: int, _until: int) -> dict[int, tuple[int, int]]:
         return {}
 
 

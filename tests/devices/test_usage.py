@@ -3,8 +3,10 @@ samples that were counted are not told again, to each watcher apart; an error is
 
 from __future__ import annotations
 
+import pynvml
 import pytest
 
+from partage.devices.nvidia.nvml import Nvml
 from partage.devices.nvidia.usage import KEPT_US, Usage
 from partage.model import DeviceError
 
@@ -29,10 +31,10 @@ class Source:
             raise DeviceError(uuid, "lost", "a card that answers", "restore it")
         return dict(self.memory)
 
-    def samples_since(self, uuid: str, since: int) -> dict[int, tuple[int, int]]:
+    def samples_since(self, uuid: str, since: int, until: int) -> dict[int, tuple[int, int]]:
         self.asked.append(uuid)
         self.since.append(since)
-        return {pid: sample for pid, sample in self.samples.items() if sample[0] > since}
+        return {pid: sample for pid, sample in self.samples.items() if since < sample[0] <= until}
 
 
 @pytest.fixture
@@ -88,3 +90,43 @@ def test_samples_of_the_dead_are_forgotten(usage: Usage, source: Source, clock: 
     clock.move(1)
     source.samples = {2: (1_000_000 + KEPT_US, 70)}
     assert usage.busy(CARD, 0, after=100) == ({2: 70}, 1_000_000 + KEPT_US)
+
+
+def test_k07_a_clock_that_is_set_back_hides_nobodys_use(source: Source, clock: HandClock) -> None:
+    """What launches past the library is found by these samples: an hour without any would be its hour."""
+    hour = 3_600_000_000
+    wall = [2 * hour]
+    usage = Usage(source, clock.now, lambda: wall[0])
+    source.samples = {1: (2 * hour, 50)}
+    assert usage.busy(CARD, 0, after=clock.now()) == ({1: 50}, 2 * hour)
+    wall[0] = hour
+    seen = 2 * hour
+    for second in range(1, 4):
+        clock.move(1)
+        wall[0] += 1_000_000
+        source.samples = {1: (wall[0], 60 + second), 2: (2 * hour, 99)}  # NVML keeps what was stamped before
+        found, seen = usage.busy(CARD, seen, after=clock.now())
+        assert found == ({} if second == 1 else {1: 60 + second}), f"in second {second} after it was set back"
+        assert seen == wall[0]
+
+
+def test_k13_a_card_that_failed_is_asked_by_another_handle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a reset the one from before is stale: what the card uses would never be seen again."""
+    handles = iter(["first", "second"])
+    monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByUUID", lambda _: next(handles))
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetGraphicsRunningProcesses", lambda _: [])
+    stale: set[str] = set()
+
+    def running(handle: str) -> list[object]:
+        if handle in stale:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
+        return []
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetComputeRunningProcesses", running)
+    nvml = Nvml(None)
+    assert [nvml.processes(CARD) for _ in range(2)] == [{}, {}], "one handle serves as long as it works"
+    stale.add("first")
+    with pytest.raises(DeviceError):
+        nvml.processes(CARD)
+    assert nvml.processes(CARD) == {}

@@ -112,8 +112,7 @@ class Nvml:
         """Return what NVML says of the use of the device with this UUID; what it does not support is None."""
         nothing = (pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound)
         busy = memory_busy = used = None
-        with translated(uuid):
-            handle = self._handle(uuid)
+        with self._card(uuid) as handle:
             with contextlib.suppress(*nothing):
                 used = _memory(handle)[2]
             with contextlib.suppress(*nothing):
@@ -123,8 +122,7 @@ class Nvml:
 
     def processes(self, uuid: str) -> dict[int, int]:
         """Return pid -> bytes of device memory on the device with this UUID, for processes with a known amount."""
-        with translated(uuid):
-            handle = self._handle(uuid)
+        with self._card(uuid) as handle:
             found: dict[int, int] = {}
             for listing in (pynvml.nvmlDeviceGetComputeRunningProcesses, pynvml.nvmlDeviceGetGraphicsRunningProcesses):
                 with contextlib.suppress(pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound):
@@ -146,22 +144,30 @@ class Nvml:
             return {pid: sample.smUtil for pid, sample in latest.items()}
         return {}
 
-    def samples_since(self, uuid: str, since: int) -> dict[int, tuple[int, int]]:
-        """Return pid -> (when, percent) of its latest sample of use after `since`, in µs of NVML's clock.
+    def samples_since(self, uuid: str, since: int, until: int) -> dict[int, tuple[int, int]]:
+        """Return pid -> (when, percent) of its latest sample of use in (`since`, `until`], in µs of NVML's clock.
 
         NVML keeps the samples of what has ended. Empty where it does not tell.
         """
         nothing = (pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound, pynvml.NVMLError_NotFound)
-        with translated(uuid), contextlib.suppress(*nothing):
-            samples = pynvml.nvmlDeviceGetProcessUtilization(self._handle(uuid), since)
-            latest = sorted((s.timeStamp, s.pid, s.smUtil) for s in samples if s.timeStamp > since)
+        with self._card(uuid) as handle, contextlib.suppress(*nothing):
+            samples = pynvml.nvmlDeviceGetProcessUtilization(handle, since)
+            latest = sorted((s.timeStamp, s.pid, s.smUtil) for s in samples if since < s.timeStamp <= until)
             return {pid: (at, percent) for at, pid, percent in latest}
         return {}
 
-    def _handle(self, uuid: str) -> Any:
-        if uuid not in self._handles:
-            self._handles[uuid] = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-        return self._handles[uuid]
+    @contextlib.contextmanager
+    def _card(self, uuid: str) -> Iterator[Any]:
+        """Yield the card's handle, asked for anew after it failed: a card that was reset has another one."""
+        try:
+            with translated(uuid):
+                handle = self._handles.get(uuid)
+                if handle is None:
+                    handle = self._handles[uuid] = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+                yield handle
+        except DeviceError:
+            self._handles.pop(uuid, None)
+            raise
 
 
 def _check_machine() -> None:
