@@ -146,6 +146,15 @@ def test_what_is_no_amount(text: str) -> None:
         parse_amount(BY_KEY[MEMORY], text)
 
 
+@pytest.mark.parametrize("text", ["100G", "4000M", "1T", "1e11", "99999999999"])
+def test_k21_decimal_bytes_are_no_limit_of_so_many_mib(text: str) -> None:
+    """100G of MiB is more than there is in the world: whoever wrote it meant bytes, and would have no limit."""
+    with pytest.raises(UsageError, match=r"MiB, or decimal bytes; .*write a binary unit"):
+        parse_amount(BY_KEY[MEMORY], text)
+    assert parse_amount(BY_KEY[MEMORY], "1M") == 1_000_000 * MI, "so the API server writes 1000000"
+    assert parse_amount(BY_KEY[CARDS], text) >= 10**9
+
+
 def test_amounts_are_told_as_they_were_written_and_never_too_small() -> None:
     assert format_amount(BY_KEY[MEMORY], 12288 * MI, like="30k") == "12288"
     assert format_amount(BY_KEY[MEMORY], 12288 * MI + 1, like="30k") == "12289"

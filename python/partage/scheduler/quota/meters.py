@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
 from partage.devices.quantity import Quantity, parse_quantity
+from partage.devices.requests import INT32_MAX
 from partage.model import UsageError
 from partage.model.units import GI, MI
 
@@ -93,11 +94,16 @@ def misspelt(key: str) -> str | None:
 def parse_amount(meter: Meter, text: str) -> int:
     """Return the bytes, permille or cards that a quantity of a quota means; parts of a unit's part are cut off.
 
-    Raises UsageError for what is no quantity.
+    Raises UsageError for what is no quantity, and for more memory than any pod may name: `100G` is 10^11 of the unit.
     """
     amount = parse_quantity(text)
     if amount is None or amount.value < 0:
         raise UsageError(f"{meter.key} {text!r}", "not an amount", _FORMS, "write one of these")
+    if meter.kind == "memory" and not amount.is_binary and amount.value > INT32_MAX:
+        found = f"{amount.value:f} {'MiB' if meter.unit == MI else 'GiB'}, or decimal bytes"
+        raise UsageError(
+            f"{meter.key} {text!r}", found, f"at most {INT32_MAX}; {_FORMS}", "write a binary unit (100Gi)"
+        )
     return int(amount.value * (1 if _is_bytes(meter, amount) else meter.unit))
 
 
