@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -102,7 +103,7 @@ def watched(
 
 
 def ending(name: str, priority: int = 0) -> WatchedPod:
-    meta = {"name": name, "namespace": "default", "uid": name, "deletionTimestamp": "2026-11-30T00:00:00Z"}
+    meta = {"name": name, "namespace": "default", "uid": name, "deletionTimestamp": "2026-11-30T12:00:00Z"}
     return msgspec.convert({"metadata": meta, "spec": {"nodeName": "n", "priority": priority}}, WatchedPod)
 
 
@@ -315,6 +316,25 @@ def test_a_place_holds_that_needs_a_pod_which_ends_anyway() -> None:
 
     play(world, script)
     assert world.evicted == ["low"], "who ends anyway is not evicted"
+
+
+@pytest.mark.parametrize("late_s", [30, 90])
+def test_k22_a_pod_that_cannot_end_is_not_waited_for(late_s: int) -> None:
+    """Its program hangs in the driver: others go for the pod that waits, once that is plain."""
+    world = World()
+    for name in ("stuck", "low"):
+        world.add(name, 1, 40)
+    meta = world.pods["stuck"].metadata
+    since = (world.clock.date() - timedelta(seconds=late_s)).isoformat()
+    meta = msgspec.structs.replace(meta, deletion_timestamp=since)
+    world.pods["stuck"] = msgspec.structs.replace(world.pods["stuck"], metadata=meta)
+
+    async def script() -> None:
+        world.want(100, 40)
+        await settle()
+
+    play(world, script)
+    assert world.evicted == (["low"] if late_s > 60 else [])
 
 
 def test_nobody_goes_where_room_came_before_the_plan_was_made() -> None:

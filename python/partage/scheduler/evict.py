@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import cache
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
@@ -42,6 +43,7 @@ KEEP_S: Final = 60.0  # the place, once the last victim has gone
 PLAN_S: Final = 600.0  # a plan lives at most: a victim may take its time to end
 NAMED: Final = 5  # victims in a message
 AGAIN_S: Final = 2.0  # between tries of what a budget refuses
+STUCK: Final = timedelta(seconds=60)  # after all of its time to end: its driver hangs, or its node is lost
 REST_S: Final = 5.0  # before the same pod, or one of its shape, is planned for again in vain
 QUEUE_MAX: Final = 1000
 TOO_MANY: Final = 429
@@ -395,6 +397,7 @@ class Evictor:
         )
 
     def _ending(self, node: NodeState) -> list[str]:
-        """Return the pods of a node that end anyway."""
+        """Return the pods of a node that end anyway; one that should have long ended is not waited for."""
         found = ((uid, self._pod(uid)) for uid in node.pods)
-        return [uid for uid, pod in found if pod is not None and pod.is_ending]
+        since = self._clock.date() - STUCK
+        return [uid for uid, pod in found if pod is not None and pod.overdue_at is not None and pod.overdue_at > since]
