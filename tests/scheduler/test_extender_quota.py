@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from lightkube.resources.core_v1 import ResourceQuota
 
 from partage.kube import Change, Key
 from partage.model.units import GI, MI
+from partage.scheduler.protocol import read_args
 from partage.scheduler.quota.feed import UNSEEN_S
 from partage.scheduler.quota.limits import Limit
 from partage.scheduler.views import WatchedPod
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
     from partage.model.ask import PodAsk
     from partage.model.pod import PodView
+    from partage.scheduler.protocol import FilterAnswer
 
 MEMORY = "limits.nvidia.com/gpumem"
 
@@ -70,6 +73,39 @@ def test_a_part_of_a_card_goes_where_the_quota_allows_it_and_is_charged_by_the_c
     assert answer.node_names == ["small"]
     assert answer.failed_and_unresolvable_nodes["large"] == "8/8 ResourceQuotaNotFit"
     assert used(made) == 12288
+
+
+def test_k25_no_node_is_made_for_a_pod_that_waits_for_its_quota() -> None:
+    """The autoscaler asks with whole nodes and with pods that do not exist; what it asks about counts nowhere."""
+    made = desk(10000)
+    assert made.choose(made.pod("first", memory=6000))
+
+    def simulated(pod: Any) -> FilterAnswer:
+        question = {"Pod": pod, "Nodes": {"items": [node("template")]}}
+        return made.extender.filter(read_args(json.dumps(question).encode()))
+
+    small, large = made.pod("small", memory=4000), made.pod("large", memory=5000)
+    for _ in range(2):
+        refused = simulated(large).failed_and_unresolvable_nodes
+        assert refused["template"].startswith("ResourceQuotaNotFit: 5000 of")
+        assert simulated(small).failed_and_unresolvable_nodes == {}
+    assert used(made) == 6000
+    assert made.filter(large) == [], "known by now"
+    assert simulated(large).failed_and_unresolvable_nodes.keys() == {"template"}
+    assert made.filter(small)
+    assert used(made) == 10000
+
+
+def test_k21_what_a_simulation_asks_changes_nothing_for_the_pod_that_is_placed() -> None:
+    made = desk(13000, node("large", 8, memory=80 * GI), node("small", 8, memory=24 * GI))
+    pod = made.pod("half", cores=10)
+    limits = pod["spec"]["containers"][0]["resources"]["limits"]
+    del limits["nvidia.com/gpumem"]
+    limits["nvidia.com/gpumem-percentage"] = "50"
+    assert made.filter(pod) == ["small"]
+    question = {"Pod": pod, "Nodes": {"items": [node("template")]}}
+    made.extender.filter(read_args(json.dumps(question).encode()))
+    assert made.prioritize(pod, ["large", "small"]) == [("small", 10)]
 
 
 def test_other_namespaces_are_free() -> None:

@@ -117,7 +117,7 @@ class Extender:
         """Return every node of the question that takes the pod, and why the others do not."""
         candidates = _candidates(args)
         try:
-            ask = self._read(args.pod)
+            ask = self._read(args.pod) if candidates.whole is None else self._reader.read(args.pod)
         except AskError as error:
             self._tell.meaningless(args.pod, error)
             text = f"InvalidRequest: {cut(str(error), INVALID_MAX)}"
@@ -125,7 +125,7 @@ class Extender:
         if ask is None:
             return candidates.answer(list(candidates.names), {})
         if candidates.whole is not None:
-            return self._filter_whole(ask, candidates)
+            return self._filter_whole(args.pod, ask, candidates)
         order = self._binder.order_of(ask.uid)
         if order is not None:
             if order.node not in candidates.names:
@@ -153,17 +153,22 @@ class Extender:
             self._evictor.wanted(pod, allowed, nodes)
         return found
 
-    def _filter_whole(self, ask: PodAsk, candidates: Candidates) -> FilterAnswer:
+    def _filter_whole(self, pod: PodView, ask: PodAsk, candidates: Candidates) -> FilterAnswer:
         """Answer about whole nodes, promising nothing.
 
-        That is how simulations ask, with nodes that do not exist: those are judged as they stand in the question.
+        That is how simulations ask, with nodes that do not exist: those are judged as they stand in the question. For a
+        pod that waits for its quota no node helps, so none is to be made for it.
         """
         whole = candidates.whole or {}
+        try:
+            ask = self._quotas.supposed(pod, ask)
+        except QuotaRefused as error:
+            return candidates.answer([], RefusedAlike(candidates.names, Code.QUOTA, error.reason).texts())
         known = [name for name in candidates.names if name in self._books.nodes]
         found = [self._books.filter(ask, known)] if known else []
         strangers = [name for name in candidates.names if name not in set(known)]
         if strangers:
-            books = Books()
+            books = Books(defaults=self._books.defaults)
             for name in strangers:
                 books.set_node(node_facts(read_node(whole[name])))
             found.append(books.filter(ask, strangers))

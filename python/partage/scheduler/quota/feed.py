@@ -9,6 +9,7 @@ quota names what nobody counts, which `warn` tells on the quota itself.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -171,10 +172,19 @@ class QuotaFeed:
         if not self.book.knows(ask.uid):
             self._put(pod, self._asked(ask), placed=False)  # the watch has not brought it yet
             self._unseen[ask.uid] = None
-        exceeded = self.book.verdict(ask.uid)
+        return self._narrowed(ask, self.book.verdict(ask.uid), partial(self.book.exceeds, ask.uid))
+
+    def supposed(self, pod: PodView, ask: PodAsk) -> PodAsk:
+        """Return the same of a pod that may not exist, and count nothing: somebody simulates."""
+        if ask.namespace not in self._counted or self.book.knows(ask.uid):
+            return self.narrowed(pod, ask)
+        exceeds = partial(self.book.would_exceed, ask.namespace, traits_of(pod.spec))
+        return self._narrowed(ask, exceeds(self._asked(ask)), exceeds)
+
+    def _narrowed(self, ask: PodAsk, exceeded: Exceeded | None, exceeds: Callable[[Charge], Exceeded | None]) -> PodAsk:
         if exceeded is not None:
             raise QuotaRefused(ask.subject, exceeded)
-        most = largest_allowed(ask, self._ordered_sizes(), lambda charge: self.book.exceeds(ask.uid, charge))
+        most = largest_allowed(ask, self._ordered_sizes(), exceeds)
         if most is None:
             return ask
         return replace(ask, shape=replace(ask.shape, wishes=replace(ask.shape.wishes, card_at_most=most)))
