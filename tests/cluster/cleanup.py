@@ -59,7 +59,7 @@ SYSCTLS: Final = (
     "kernel/keys/root_maxkeys",
     "kernel/keys/root_maxbytes",
 )
-PATIENCE: Final = 30.0  # seconds for the kernel to let go of killed processes, mounts and cgroups
+PATIENCE: Final = 90.0  # seconds for the kernel to let go of killed processes, mounts and cgroups
 AGAIN: Final = 0.05  # seconds: the kernel does not say when a cgroup of the first version can be removed
 MNT_DETACH: Final = 2
 RECORD: Final = "host.json"

@@ -100,7 +100,7 @@ class Containerd:
         )
 
     def start(self) -> None:
-        """Start it and return when it answers; ComponentFailedError where it does not within 30 s."""
+        """Start it and return when it answers; ComponentFailedError where it does not in time."""
         self.cdi.mkdir(parents=True, exist_ok=True)
         self.socket.unlink(missing_ok=True)  # one that was killed leaves it
         self.process.start()
@@ -113,7 +113,7 @@ class Containerd:
     def ctr(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run ctr in Kubernetes' namespace."""
         command = [self.binaries["ctr"], "--address", str(self.socket), "--namespace", "k8s.io", *arguments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
     def image(self, reference: str) -> str:
         """Make and import one of the images of `images.py` where it is not here yet; return its reference."""

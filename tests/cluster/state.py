@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Final
 
-from tests.cluster.cleanup import DEVICE_PLUGINS, LOCK, RECORD, clean_up
+from tests.cluster.cleanup import DEVICE_PLUGINS, LOCK, PATIENCE, RECORD, clean_up
 
 TOP: Final = Path(__file__).resolve().parents[2]
 KUBELET_LOCK: Final = Path("/run/lock/partage-test-kubelet")
@@ -99,7 +99,7 @@ class State:
             return
         assert self.keeper.stdin is not None
         self.keeper.stdin.close()
-        if self.keeper.wait(timeout=120):
+        if self.keeper.wait(timeout=4 * PATIENCE):  # it settles three things
             raise OSError(f"{self.directory}: not everything could be undone; see above")
 
 

@@ -16,7 +16,7 @@ import yaml
 from partage.model import names
 from partage.model.units import MI
 from tests.cluster.agent import total_of
-from tests.cluster.api import RefusedError
+from tests.cluster.api import PATIENCE_S, RefusedError
 from tests.cluster.images import BOX
 from tests.cluster.installed.release import placed, shares
 from tests.cluster.pods import container, pod
@@ -140,7 +140,7 @@ def apply(installed: Installed, namespace: Namespace, cards: list[NodeDevice], *
 def at_work(namespace: Namespace, count: int) -> list[Json]:
     """Return the pods as they are once so many of them run, or have done their work."""
     ready: dict[str, Json] = {}
-    for event in namespace.api.watch("pods", namespace.name, seconds=120):
+    for event in namespace.api.watch("pods", namespace.name, seconds=2 * PATIENCE_S):
         found = event["object"]
         name = found["metadata"]["name"]
         assert found["status"].get("phase") != "Failed", (name, namespace.messages(name))
