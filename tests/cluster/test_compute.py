@@ -19,7 +19,7 @@ AGENT: Final = {"pages": True}
 SHARES: Final = {"low": 300, "high": 700}  # permille
 MEMORY: Final = {"low": 4 * GI, "high": 6 * GI}
 KERNEL_NS: Final = 2_000_000
-WINDOW_NS: Final = 8_000_000_000  # the agent reads its figures anew every 5 s while they are asked for
+WINDOW_NS: Final = 11_000_000_000  # the agent tells no figures that are older than 10 s
 APART: Final = 0.15  # of the card, between two who tell the same: the machine may be busy with other things
 _BUSY: Final = re.compile(r"busy (\d+) (\d+) free (\d+) total (\d+)")
 
