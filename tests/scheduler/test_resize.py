@@ -46,6 +46,7 @@ class World:
         self.applied_anyway = False
         self.bodies: list[Json] = []
         self.refusals: list[tuple[str, str, str]] = []
+        self.before_answer: Callable[[], None] = lambda: None  # after a write, while its answer is on its way
         self.feed = quota_feed(self.books, {}, AskOptions())
         self.resizer = Resizer(cast("Any", self), self.books, self.feed, self.clock, self, term=3)
 
@@ -114,7 +115,9 @@ class World:
             meta["resourceVersion"] = str(int(meta["resourceVersion"]) + 1)
         if failure is not None:
             raise failure
-        return msgspec.convert(self.pods[name], WatchedPod)
+        done = msgspec.convert(self.pods[name], WatchedPod)
+        self.before_answer()
+        return done
 
     async def get(self, resource: type, name: str, *, namespace: str) -> WatchedPod:
         assert (resource, namespace) == (WatchedPod, "default")
@@ -339,6 +342,26 @@ def test_a_version_that_is_old_is_read_again() -> None:
     play(world, script)
     assert len(world.bodies) == 2
     assert world.grant("a").gen == 2
+
+
+def test_a_wish_that_the_watch_shows_before_the_answer_to_a_write_is_not_forgotten() -> None:
+    """Whoever sees the new grant may wish again at once; the answer on its way says what was before that."""
+    world = World()
+    world.add("a", gib=10)
+
+    def wish_again() -> None:
+        world.before_answer = lambda: None
+        world.told("a")
+        world.wish("a", memory="90Gi")
+
+    async def script() -> None:
+        world.before_answer = wish_again
+        world.wish("a", memory="20Gi")
+        await until(lambda: world.refusals)
+
+    play(world, script)
+    assert "90 GiB wished; 80 GiB there" in world.refusals[0][2]
+    assert world.books.nodes["n"].memory == [60 * GI]
 
 
 @pytest.mark.parametrize(

@@ -336,7 +336,7 @@ class Resizer:
             return False
         self.written += 1
         log.info("resized", pod=pod.subject, generation=after.gen)
-        self._take(done)
+        self._take(done, before=pod)
         return True
 
     async def _find_out(self, pod: WatchedPod, *, is_old: bool) -> None:
@@ -351,7 +351,7 @@ class Resizer:
                 await self._clock.sleep(1.0)
                 continue
             if found.uid == pod.uid:
-                self._take(found)
+                self._take(found, before=pod)
                 if is_old:
                     self._due.add(pod.uid)
                     self._wake.set()
@@ -359,10 +359,13 @@ class Resizer:
                     self._said[pod.uid] = (found.annotations.get(names.RESIZE, ""), "")
             return
 
-    def _take(self, pod: WatchedPod) -> None:
-        """Count a pod as the API server has it."""
-        facts = pod_facts(pod)
-        if pod.uid not in self._pods or facts is None:
+    def _take(self, pod: WatchedPod, *, before: WatchedPod) -> None:
+        """Count a pod as the API server has it; `before`: as it was when it was asked.
+
+        Unless the watch has shown another version meanwhile: that is this one, or what came after it, such as a wish.
+        """
+        facts, now = pod_facts(pod), self._pods.get(pod.uid)
+        if now is None or facts is None or now.metadata.resource_version != before.metadata.resource_version:
             return
         self._pods[pod.uid] = pod
         self._books.set_pod(facts)
