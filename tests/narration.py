@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-WATCHDOG_S = 60  # stands for "never"
+WATCHDOG_S = 200  # stands for "never"
 
 
 class Narration:

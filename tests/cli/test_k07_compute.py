@@ -19,6 +19,8 @@ import pytest
 from partage.run.handover import HandOver
 from partage.shm import read_turn_lines
 
+from .conftest import TurnWord
+
 WORKER = Path(__file__).with_name("worker.py")
 MS = 1_000_000
 AHEAD = 64  # launches that a process may make before it writes down how many it made
@@ -136,9 +138,15 @@ def test_lower_priority_is_held_back_where_the_higher_works(make_machine):
     low = Worker(machine, "plain", MS, "--cores", "10%", "--class", "burst", "--priority", "P2", "--device", "1")
     free = Worker(machine, "plain", MS, "--cores", "10%", "--class", "burst", "--priority", "P2", "--device", "0")
     high = Worker(machine, "plain", MS, "--cores", "30%", "--class", "burst", "--priority", "P0", "--device", "1")
+    turn = TurnWord(high.hand_over.path / "turns")
     low.tell("go")
-    high.ask("launch", 2 * WORK)
-    assert low.launches() < high.launches(), "the lower priority got more than the higher"
+    high.tell("go")
+    turn.until(lambda: high.launches() > 0)
+    above, below = high.launches(), low.launches()  # at the end in the other order: this test may stand still
+    turn.until(lambda: high.launches() > above + 2 * WORK)
+    below = low.launches() - below
+    assert below < high.launches() - above, "the lower priority got more than the higher"
+    high.ask("pause")
     free.ask("launch", WORK)
     assert free.waits() == 0, "nobody else is there on its card"
 

@@ -40,7 +40,7 @@ def test_standard_streams_and_arguments_are_untouched(machine):
     script = 'cat; echo "$@" >&2'
     command = [sys.executable, "-m", "partage", "run", "--memory", "1Gi", "sh", "-c", script, "-", "-x", "--", "a b"]
     result = subprocess.run(
-        command, input="in", capture_output=True, text=True, env=machine.environment, timeout=60, check=False
+        command, input="in", capture_output=True, text=True, env=machine.environment, timeout=WAIT_S, check=False
     )
     assert (result.stdout, result.stderr, result.returncode) == ("in", "-x -- a b\n", 0)
 
@@ -101,7 +101,7 @@ def test_many_runs_at_once_get_no_more_than_the_card(machine):
     ]
     answers = [process.stdout.readline() for process in started]
     for process in started:
-        process.communicate(b"\n", timeout=60)
+        process.communicate(b"\n", timeout=WAIT_S)
     assert answers.count(b"in\n") == 2
     assert sorted(process.returncode for process in started) == [0, 0, 3, 3, 3]
 
@@ -113,7 +113,7 @@ def test_a_dead_process_gives_its_memory_back_to_its_peers(machine):
     assert first.ask("alloc", 2 * GIB) == OUT_OF_MEMORY
     entry = HandOver(Path(first.environment()["PARTAGE_DIR"]))
     os.kill(second.pid, signal.SIGKILL)
-    second.process.wait(60)
+    second.process.wait(WAIT_S)
     first.until(lambda: [slot.pid for slot in entry.ledger().slots] == [first.pid])
     snapshot = entry.ledger()
     assert snapshot.devices[0].used == 0
@@ -153,6 +153,7 @@ import signal, sys
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
 print("ready", flush=True)
 signal.sigwait({signal.SIGINT})
+open(sys.argv[1] + ".heard", "w").close()
 print("heard", flush=True)
 sys.stdin.readline()
 open(sys.argv[1], "w").write("twice" if signal.SIGINT in signal.sigpending() else "once")
@@ -160,17 +161,34 @@ sys.exit(4)
 """
 
 
+# A parent that a busy machine does not run between the program's start and its own next line.
+LATE = """
+import os
+def spawn(*arguments, before=os.posix_spawn, **options):
+    pid = before(*arguments, **options)
+    while not os.path.exists(os.environ["TEST_HEARD"]):
+        os.sched_yield()
+    return pid
+os.posix_spawn = spawn
+"""
+
+
 @pytest.mark.usefixtures("_interruptible")
-def test_ctrl_c_reaches_the_program_once(machine, tmp_path):
+@pytest.mark.parametrize("is_late", [False, True], ids=["", "late"])
+def test_ctrl_c_reaches_the_program_once(machine, tmp_path, is_late):
     log = tmp_path / "log"
+    environment = machine.environment | {"TEST_HEARD": f"{log}.heard"}
+    if is_late:
+        (tmp_path / "sitecustomize.py").write_text(LATE)
+        environment["PYTHONPATH"] = f"{tmp_path}:{environment['PYTHONPATH']}"
     child, terminal = pty.fork()
     if child == 0:
-        program = [sys.executable, "-c", INTERRUPTED, str(log)]
-        command = [sys.executable, "-m", "partage", "run", "--memory", "1Gi", "--", *program]
-        os.execve(command[0], command, machine.environment)  # noqa: S606
+        program = [sys.executable, "-S", "-c", INTERRUPTED, str(log)]
+        command = [sys.executable, "-m", "partage", "-v", "run", "--memory", "1Gi", "--", *program]
+        os.execve(command[0], command, environment)  # noqa: S606
     said = b""
-    for word, answer in ((b"ready", b"\x03"), (b"heard", b"\n")):
-        while word not in said:
+    for words, answer in (((b"ready",), b"\x03"), ((b"heard", b"running"), b"\n")):
+        while not all(word in said for word in words):
             said += os.read(terminal, 4096)
         os.write(terminal, answer)
     with contextlib.suppress(OSError):  # the terminal goes with its last user
@@ -192,7 +210,7 @@ def test_shares_do_not_nest(machine):
 def test_killing_the_parent_leaves_the_limit_and_the_promise(machine):
     program = machine.start("--memory", "60Gi")
     program.process.kill()
-    program.process.wait(60)
+    program.process.wait(WAIT_S)
     assert program.ask("alloc", 60 * GIB) == 0
     assert program.ask("alloc", 2 << 20) == OUT_OF_MEMORY
     assert machine.partage("run", "--memory", "30Gi", "--", "true").returncode == 3, "its process still holds the share"
@@ -211,7 +229,7 @@ def test_a_process_left_behind_keeps_the_share_until_it_ends(machine):
     status = Path(f"/proc/{program.pid}/status").read_text().splitlines()
     shell = next(int(line.split()[1]) for line in status if line.startswith("PPid:"))
     os.kill(shell, signal.SIGKILL)
-    assert program.process.wait(60) == 137
+    assert program.process.wait(WAIT_S) == 137
     assert len(machine.hand_overs()) == 1
     assert machine.partage("run", "--memory", "30Gi", "--", "true").returncode == 3
     os.kill(program.pid, signal.SIGKILL)
@@ -288,7 +306,7 @@ def test_several_devices_may_stand_in_one_option(make_machine):
 def test_a_program_that_uses_a_device_only_after_its_parent_ended_keeps_the_share(machine):
     script = """exec 3<&0; setsid sh -c 'read _; exec "$0" "$1"' "$@" <&3 & echo "{\\"pid\\": $!}" """
     program = machine.start("--memory", "60Gi", program=("sh", "-c", script, "-", sys.executable, str(HOLDER)))
-    assert program.process.wait(60) == 0
+    assert program.process.wait(WAIT_S) == 0
     assert machine.partage("run", "--memory", "30Gi", "--", "true").returncode == 3, "it was promised to the other"
     program.ask_nothing()
     program.greet()

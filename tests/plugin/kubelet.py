@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 RESOURCE = "nvidia.com/gpu"
+HANG_S = 200  # ends what hangs; a busy machine is slow
 
 
 @dataclass
@@ -117,7 +118,7 @@ class Kubelet(api_pb2_grpc.RegistrationServicer, resources_grpc.PodResourcesList
         await self._drop_plugin()
         self.requests.append(request)
         self._channel = grpc.aio.insecure_channel(f"unix://{self.directory / request.endpoint}")
-        await api_pb2_grpc.DevicePluginStub(self._channel).GetDevicePluginOptions(api_pb2.Empty(), timeout=5)
+        await api_pb2_grpc.DevicePluginStub(self._channel).GetDevicePluginOptions(api_pb2.Empty(), timeout=HANG_S)
         self._watching = asyncio.create_task(self._follow(self._channel))
         return api_pb2.Empty()
 
@@ -137,7 +138,7 @@ class Kubelet(api_pb2_grpc.RegistrationServicer, resources_grpc.PodResourcesList
 
     # ---- what a test asks for
 
-    async def until(self, condition, seconds: float = 10) -> None:  # type: ignore[no-untyped-def]
+    async def until(self, condition, seconds: float = HANG_S) -> None:  # type: ignore[no-untyped-def]
         """Return when `condition(self)` holds, looked at whenever the plugin tells something."""
         async with asyncio.timeout(seconds), self.changed:
             await self.changed.wait_for(lambda: condition(self))
@@ -168,7 +169,7 @@ class Kubelet(api_pb2_grpc.RegistrationServicer, resources_grpc.PodResourcesList
             free = sorted(self.healthy() - taken)
             asked = api_pb2.PreferredAllocationRequest()
             asked.container_requests.add(available_deviceIDs=free, allocation_size=count)
-            preferred = await self.plugin().GetPreferredAllocation(asked, timeout=10)
+            preferred = await self.plugin().GetPreferredAllocation(asked, timeout=HANG_S)
             ids = list(preferred.container_responses[0].deviceIDs)
         entry = await self.ask(uid, pod, container, ids, init=init)
         self.write_checkpoint()
@@ -178,13 +179,13 @@ class Kubelet(api_pb2_grpc.RegistrationServicer, resources_grpc.PodResourcesList
         """Ask the plugin for a container that gets these ids; the checkpoint is written after that."""
         request = api_pb2.AllocateRequest()
         request.container_requests.add(devices_ids=ids)
-        answer = (await self.plugin().Allocate(request, timeout=10)).container_responses[0]
+        answer = (await self.plugin().Allocate(request, timeout=HANG_S)).container_responses[0]
         entry = Entry(uid, pod, container, tuple(ids), answer, is_init=init)
         self.entries.append(entry)
         return entry
 
     async def pre_start(self, entry: Entry) -> None:
-        await self.plugin().PreStartContainer(api_pb2.PreStartContainerRequest(devices_ids=entry.ids), timeout=20)
+        await self.plugin().PreStartContainer(api_pb2.PreStartContainerRequest(devices_ids=entry.ids), timeout=HANG_S)
 
     def write_checkpoint(self) -> None:
         data = {

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from partage_plugin.calls import LATEST_S, QUIET_S, Calls
 from tests.kube.support import FakeClock, until
+from tests.plugin.kubelet import HANG_S
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
 
 def play(whole: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(whole, 60))
+    asyncio.run(asyncio.wait_for(whole, HANG_S))
 
 
 def test_a_pause_has_neither_a_new_call_nor_one_under_way() -> None:

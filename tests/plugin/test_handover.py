@@ -17,6 +17,7 @@ import pytest
 from partage.model import ShareClass, names
 from partage.model.need import Role
 from partage.shm import read_policy
+from tests.plugin.kubelet import HANG_S
 from tests.plugin.world import CARDS, GI, World, card, grant_text, part, pod_of, share
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 def run(coroutine: Coroutine[object, object, None]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(HANG_S):
             await coroutine
 
     asyncio.run(bounded())
@@ -375,7 +376,7 @@ def test_who_shares_a_card_takes_turns(tmp_path: Path) -> None:
             assert gated(held)
             assert gated(free), "a neighbour's guarantee is not kept by one who takes no turns"
             await world.pods.delete("u2")
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(HANG_S):
                 while (world.places.root / held.name).exists():
                     await asyncio.sleep(0.01)
             assert not gated(free)

@@ -12,6 +12,7 @@ from aiohttp import ClientSession
 
 from partage_plugin import http
 from partage_plugin.http import HttpServer, Page
+from tests.plugin.kubelet import HANG_S
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine
@@ -54,7 +55,7 @@ async def said(server: HttpServer, text: bytes, *, end: bool = False) -> bytes:
 
 
 def play(coroutine: Coroutine[object, object, None]) -> None:
-    asyncio.run(asyncio.wait_for(coroutine, 20))
+    asyncio.run(asyncio.wait_for(coroutine, HANG_S))
 
 
 def test_many_requests_on_one_connection() -> None:

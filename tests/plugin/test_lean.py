@@ -50,5 +50,5 @@ for limits in ((256, 4096), (4096, 4096)):
     main._take_descriptors()
     print(resource.getrlimit(resource.RLIMIT_NOFILE))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200, check=True)
     assert done.stdout == "(4096, 4096)\n" * 2

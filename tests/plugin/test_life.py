@@ -28,6 +28,7 @@ from partage_plugin.kubelet import register
 from partage_plugin.owner_lock import OwnerLock
 from partage_plugin.ports import MonotonicClock
 from partage_plugin.proto.deviceplugin.v1beta1 import api_pb2, api_pb2_grpc
+from tests.plugin.kubelet import HANG_S
 from tests.plugin.test_handover import refused, run
 from tests.plugin.world import CARDS, GI, World, card, grant_text, part, pod_of, share
 from tests.shm.conftest import Tenant
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from tests.plugin.kubelet import Entry
 
 
-async def until(condition: Callable[[], Any], seconds: float = 10) -> None:
+async def until(condition: Callable[[], Any], seconds: float = HANG_S) -> None:
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.005)

@@ -18,6 +18,7 @@ from partage_plugin.cards import Cards
 from partage_plugin.node import NodeMeta, NodeWriter
 from partage_plugin.node_text import Say, node_text, whole_inventory
 from tests.devices.clock import HandClock
+from tests.plugin.kubelet import HANG_S
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -247,7 +248,7 @@ def test_a_change_before_its_follower_gets_its_turn_is_none_that_it_missed() -> 
         cards.found(inventory())
         waiting = asyncio.ensure_future(cards.changed())
         cards.health(HealthChange("GPU-0", False, "XID 79"))  # the loop has not begun it yet
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(HANG_S):
             await waiting
 
     asyncio.run(go())

@@ -41,7 +41,7 @@ async def main():
         await world.kubelet.registered()
         cards = list(agent.cards.by_uuid.values())
         def healthy(count):
-            return world.kubelet.until(lambda kubelet: len(kubelet.healthy()) == count, 60)
+            return world.kubelet.until(lambda kubelet: len(kubelet.healthy()) == count)
         with Machine() as there:
             await story(world, agent, there, cards, healthy, found)
     await world.kubelet.stop()
@@ -68,7 +68,7 @@ def play(top: Path, story: str) -> Any:
         textwrap.dedent(story), "    "
     )
     command = [sys.executable, "-c", _BEGIN + text + _END, str(place), str(libraries)]
-    done = subprocess.run(command, env=where, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, env=where, capture_output=True, text=True, timeout=250, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 

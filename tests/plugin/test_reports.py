@@ -21,6 +21,7 @@ from partage_plugin.kubepods import ClusterPods
 from partage_plugin.reports import KubeReports
 from tests.kube.api_server import ApiServer, Fault
 from tests.kube.support import FakeClock, client_of, scenario, until
+from tests.plugin.kubelet import HANG_S
 from tests.plugin.world import World, part
 from tests.plugin.world import pod_of as world_pod
 
@@ -88,7 +89,7 @@ def error(status: int) -> KubeError:
 
 
 def play(coroutine: Any) -> None:
-    asyncio.run(asyncio.wait_for(coroutine, 20))
+    asyncio.run(asyncio.wait_for(coroutine, HANG_S))
 
 
 def test_containers_of_one_pod_are_one_request() -> None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from partage.model.grant import GrantShare
 
 UUID = "GPU-a"
-PATIENCE_S = 30
+PATIENCE_S = 200
 
 
 def hand_over(place: Path) -> HandOver:

@@ -15,7 +15,7 @@ from partage.model.node_devices import DeviceLink
 from partage_plugin.agent import Agent, Choices
 from partage_plugin.places import Places
 from partage_plugin.ports import Pod, PodChange, PodContainer
-from tests.plugin.kubelet import RESOURCE, Kubelet
+from tests.plugin.kubelet import HANG_S, RESOURCE, Kubelet
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -157,7 +157,7 @@ class Told:
         self.conditions[pod.name, kind] = (holds, reason, message)
         self.changed.set()
 
-    async def until(self, condition, seconds: float = 10) -> None:  # type: ignore[no-untyped-def]
+    async def until(self, condition, seconds: float = HANG_S) -> None:  # type: ignore[no-untyped-def]
         async with asyncio.timeout(seconds):
             while not condition(self):
                 self.changed.clear()

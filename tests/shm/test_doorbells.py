@@ -16,7 +16,7 @@ from partage.shm import Doorbells, WatchedLedger, create_ledger, doorbells
 from .conftest import UUID, Tenant
 
 
-def ready(*events: int, seconds: float = 10) -> list[int]:
+def ready(*events: int, seconds: float = 200) -> list[int]:
     return select.select(events, [], [], seconds)[0]
 
 

@@ -21,7 +21,7 @@ from partage.run.handover import HandOver
 from partage.shm import Policy, PolicyDevice, PolicyFile, create_ledger, create_turns, read_turns, ring_turn_bell
 
 UUID = "GPU-00000000-0000-0000-0000-000000000001"
-HANG_S = 60
+HANG_S = 200
 
 
 def open_host(root, locks_directory):

@@ -12,7 +12,7 @@ import pytest
 
 from partage import locks
 
-WAIT_S = 60
+WAIT_S = 200
 ROUNDS = 200
 main = threading.main_thread().ident
 

@@ -158,7 +158,7 @@ def test_a_machine_that_is_being_made_is_waited_for(machine_file):
             while "setlk" not in Path(f"/proc/self/task/{opening.native_id}/wchan").read_text():
                 assert opening.is_alive()
             os.pwrite(file.fileno(), magic, 0)
-        opening.join(30)
+        opening.join(200)
     assert opened == [1]
 
 

@@ -130,9 +130,13 @@ def _run(request: Request, nvml: Nvml) -> int:
         environment = launch.environment_for(
             os.environ, library=ready.library, directory=entry.path, uuids=list(ready.cards), driver=ready.driver
         )
+        early = signals.take()  # right before the program: of what comes now it has its own from the terminal
         pid = launch.spawn(ready.path, (request.program, *request.arguments), environment)
         log.info("running", hand_over=entry.name, pid=pid)
-        return _Loop(pid, ready.library, watcher=watcher, signals=signals, keeper=keeper, policy=policy).until_end()
+        loop = _Loop(pid, ready.library, watcher=watcher, signals=signals, keeper=keeper, policy=policy)
+        for number, _ in early:
+            loop.pass_on(number)
+        return loop.until_end()
 
 
 def _clean_up(entry: HandOver, watcher: Watcher) -> None:
@@ -165,7 +169,6 @@ class _Loop:
         watcher.selector.register(self._pidfd, selectors.EVENT_READ)
         watcher.selector.register(signals.fd, selectors.EVENT_READ)
         keeper.watch(watcher.selector)
-        self._pass_on(even_from_terminal=True)  # what came before there was a program for the terminal to send it to
 
     def until_end(self) -> int:
         """Return the program's exit code; raises LaunchError where it had to be stopped."""
@@ -175,7 +178,7 @@ class _Loop:
                 if key.fd == self._pidfd:
                     ended = True
                 elif key.fd == self._signals.fd:
-                    self._pass_on()
+                    self._take_signals()
                 elif key.data is self._keeper:
                     self._keeper.ended()
                 else:
@@ -196,10 +199,14 @@ class _Loop:
         times = [time for time in (self._check_in, self._watcher.timeout(), restart) if time is not None]
         return min(times, default=None)
 
-    def _pass_on(self, *, even_from_terminal: bool = False) -> None:
+    def pass_on(self, number: int) -> None:
+        """Send the program a signal that came to us."""
+        signal.pidfd_send_signal(self._pidfd, number)
+
+    def _take_signals(self) -> None:
         for number, from_terminal in self._signals.take():
-            if even_from_terminal or not from_terminal:
-                signal.pidfd_send_signal(self._pidfd, number)
+            if not from_terminal:
+                self.pass_on(number)
 
     def _check_injection(self) -> None:
         """Look until the loader is through; a program without the library is killed: it would have no limit."""
