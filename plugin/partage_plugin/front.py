@@ -86,6 +86,7 @@ class SharesFront:
         self._tells_numa = tells_numa
         self._spoilt: dict[str, str] = {}  # hand-over -> why it was closed, while its pod is not known
         self._is_rebuilt = False
+        self._is_behind = False  # it was rebuilt without kubelet's checkpoint
         self._shrinking: dict[str, int] = {}  # pods that may use more than they are given -> generation told, or 0
         self._shrinks = asyncio.Event()
         self._calls = calls
@@ -150,6 +151,8 @@ class SharesFront:
         since it ended does not keep its pod's containers from starting again, nor can it start itself.
         """
         with self._calls.call():
+            if self._is_behind:
+                self._catch_up()
             opened: list[tuple[Claim, Held]] = []
             refused: list[tuple[Claim, Refused]] = []
             for claim in await self._owners.of(ids):
@@ -252,12 +255,16 @@ class SharesFront:
     # ---- rebuild -------------------------------------------------------------------------------------------------
 
     async def rebuild(self) -> None:
-        """Make whole what kubelet's checkpoint names, before it is told of us; adopt what runs."""
+        """Make whole what kubelet's checkpoint names, before it is told of us; adopt what runs.
+
+        Where that cannot be read, kubelet writes it anew with its next answer of ours, and what runs is met then.
+        """
         try:
             checkpoint = self._checkpoint.read()
         except CheckpointError as error:
             log.info("nothing to rebuild from", error=str(error))
             checkpoint = Checkpoint((), frozenset())
+            self._is_behind = True
         if checkpoint.entries:
             await self._known_pods()
         claims = list(self._claims(checkpoint))
@@ -269,6 +276,8 @@ class SharesFront:
             except Refused as refusal:
                 log.warning("not rebuilt", hand_over=claim.name, pod=claim.pod.full_name, error=str(refusal))
         self._adopt_strays()
+        if self._is_behind:
+            self._catch_up()
         self._is_rebuilt = True
         self.on_handed_over()
 
@@ -337,6 +346,26 @@ class SharesFront:
             if self._store.entry(name).is_slot_held():
                 log.warning("a container runs that kubelet's checkpoint does not name", hand_over=name)
                 self._desk.adopt(name, pod_uid="", pod="", container="")
+
+    def _catch_up(self) -> None:
+        """Go on with what runs, and under its pod, once kubelet's checkpoint says so; what is closed stays closed."""
+        try:
+            entries = self._checkpoint.read().entries
+        except CheckpointError:
+            return
+        self._is_behind = False
+        for entry in entries:
+            pod = self._pods.get(entry.pod_uid)
+            if entry.name is None or (pod is not None and pod.is_over):
+                continue
+            self._desk.own(
+                entry.name,
+                pod_uid=entry.pod_uid,
+                pod=entry.pod_uid if pod is None else pod.full_name,
+                container=entry.container,
+            )
+            if pod is not None:
+                self.pod_changed(pod)
 
     # ---- pods ----------------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from partage_plugin import front
 from partage_plugin.handover.cdi import CdiDirectory
 from partage_plugin.kubelet.seats import seat_id
 from tests.plugin.test_handover import refused, run
-from tests.plugin.test_life import policy, started, until
+from tests.plugin.test_life import policy, process_in, started, until
 from tests.plugin.world import CARDS, GI, World, card, grant_text, part, pod_of, share
 
 if TYPE_CHECKING:
@@ -123,6 +123,34 @@ def test_k11_an_init_container_whose_card_failed_keeps_no_other_from_starting_ag
             await world.kubelet.pre_start(init)
             assert (policy(world, app).is_open, policy(world, init).is_open) == (True, True)
             assert specs.names() == {app.name, init.name}
+
+    run(go())
+
+
+def test_k12_a_checkpoint_that_is_written_late_still_says_whose_all_is(tmp_path: Path) -> None:
+    """The agent restarts beside a spoilt one: what runs is counted once, under its pod, once kubelet has written it."""
+
+    async def go() -> None:
+        world = World(tmp_path)
+        async with world.running():
+            busy = await started(world, "u1", app=part(share(0, 50 * GI, 0)))
+            idle = await started(world, "u2", app=part(share(1, 50 * GI, 0)))
+        world.kubelet.write_raw_checkpoint("{}")
+        await world.kubelet.start()
+        async with process_in(world.places.root / busy.name / "ledger"), world.agent() as agent:
+            await world.kubelet.registered()
+            assert set(agent.desk.held) == {busy.name}
+            third = await started(world, "u3", app=part(share(0, 30 * GI, 0)))
+            assert {name: held.pod for name, held in agent.desk.held.items()} == {
+                busy.name: "default/pod-u1",
+                idle.name: "default/pod-u2",
+                third.name: "default/pod-u3",
+            }
+            for entry, uid, index in ((busy, "u1", 0), (idle, "u2", 1)):
+                smaller = part(share(index, 40 * GI, 0))
+                await world.pods.put(pod_of(uid, text=grant_text(uid, gen=2, app=smaller), app=smaller))
+                await until(lambda entry=entry: policy(world, entry).devices[0].memory == 40 * GI)
+        await world.kubelet.stop()
 
     run(go())
 

@@ -349,6 +349,14 @@ class Desk:
                 return held
         return None
 
+    def own(self, name: str, *, pod_uid: str, pod: str, container: str) -> None:
+        """Go on with an open hand-over as `adopt` does, where nobody could tell whose it is before this."""
+        held = self._held.get(name)
+        if held is None:
+            self.adopt(name, pod_uid=pod_uid, pod=pod, container=container)
+        elif not held.pod_uid:
+            held.pod_uid, held.pod, held.container = pod_uid, pod, container
+
     # ---- changing and closing ------------------------------------------------------------------------------------
 
     def resize(self, pod: Pod) -> int | None:
