@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import structlog
 
-from partage.model import names
+from partage.model import LedgerBusyError, names
 from partage.run.handover import HandOver
 from partage.run.watcher import Watcher
 from partage.shm import LatePolicy, Policy, PolicyDevice, PolicyFile, create_ledger, create_turns
@@ -149,6 +149,32 @@ def test_k09_what_fails_about_one_tenant_leaves_the_others_watched(
     finally:
         hub.stop()
     assert not hub.is_alive
+
+
+def test_k12_a_driver_that_comes_after_the_agent_is_asked_by_its_watchers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What they do by NVML (overhead, the audit of turns) is not off for as long as the agent lives."""
+    asked: queue.Queue[Any] = queue.Queue()
+    monkeypatch.setattr(hub_room, "Watcher", lambda _entry, _policy, nvml, **_: asked.put(nvml) or fails())
+
+    def fails() -> None:
+        raise LedgerBusyError("ledger", "not now", "tried again", "none")
+
+    class Driver:
+        def close(self) -> None: ...
+
+    driver = Driver()
+    drivers = iter([None, driver])
+    hub = Hub(lambda: next(drivers))  # type: ignore[arg-type, return-value]
+    hub.start()
+    try:
+        for name in ("first", "second", "third"):
+            hub.add(hand_over(tmp_path / name))
+        found = [asked.get(timeout=PATIENCE_S) for _ in range(3)]
+    finally:
+        hub.stop()
+    assert found == [None, driver, driver]
 
 
 def test_k09_descriptors_that_are_used_up_are_not_leaked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

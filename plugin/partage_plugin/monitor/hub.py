@@ -138,7 +138,6 @@ class Hub:
     # ---- in the thread -------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        self._nvml = self._make_nvml()
         try:
             while self._take_orders():
                 self._round(self._selector.select(self._timeout()))
@@ -215,6 +214,8 @@ class Hub:
 
     def _begin(self, watched: _Watched) -> None:
         try:
+            if self._nvml is None:  # the driver may come long after us, though not after the first container
+                self._nvml = self._make_nvml()
             trouble = watched.begin(self._nvml, self._bells)
         except Exception as error:  # likewise
             self._failed(watched, error, "a hand-over cannot be watched yet")
