@@ -172,6 +172,24 @@ def test_a_pod_that_may_not_preempt_and_one_that_would_gain_nothing() -> None:
     assert (world.evicted, world.events) == ([], [])
 
 
+def test_k22_pods_of_one_shape_that_want_other_nodes_are_planned_for_each() -> None:
+    """What is in vain on the nodes of one zone is not on another's; kube-scheduler may not ask again for minutes."""
+    world = full()
+    world.books.set_node(node("m", 1))
+    world.add("low-m", 1, 80, on="m")
+    asked = [replace(ask(want(gib=80), uid=f"winner-{at}"), priority=100) for at in range(2)]
+    world.pods["low-0"] = watched("low-0", 100, node="n")  # by now it is no less important
+
+    async def script() -> None:
+        for one, on in zip(asked, ("n", "m"), strict=True):
+            world.evictor.wanted(cast("PodView", watched(one.uid, 100)), one, [on])
+        await settle()
+
+    world.books.set_pod(replace(world.books.pods["low-0"], priority=100))
+    play(world, script)
+    assert world.evicted == ["low-m"]
+
+
 def test_c144_a_budget_that_refuses_is_waited_for() -> None:
     world = World()
     world.budgets = Budgets((Budget("default", "web", WEB, 1),))

@@ -44,7 +44,7 @@ PLAN_S: Final = 600.0  # a plan lives at most: a victim may take its time to end
 NAMED: Final = 5  # victims in a message
 AGAIN_S: Final = 2.0  # between tries of what a budget refuses
 STUCK: Final = timedelta(seconds=60)  # after all of its time to end: its driver hangs, or its node is lost
-REST_S: Final = 5.0  # before the same pod, or one of its shape, is planned for again in vain
+REST_S: Final = 5.0  # before the same pod, or one of its shape for the same nodes, is planned for again in vain
 QUEUE_MAX: Final = 1000
 TOO_MANY: Final = 429
 GONE: Final = frozenset({404, 409})
@@ -122,7 +122,7 @@ class Evictor:
         self._members = members
         self._queue: dict[str, tuple[PodView, PodAsk, tuple[str, ...] | None]] = {}
         self._tried_at: dict[str, float] = {}
-        self._in_vain: dict[tuple[Shape, int], float] = {}
+        self._in_vain: dict[tuple[Shape, int, frozenset[str] | None], float] = {}
         self._barred: dict[str, float] = {}  # pods whose eviction was refused for good: until when they are left alone
         self._underway: dict[str, Underway] = {}
         self._wake = asyncio.Event()
@@ -192,7 +192,7 @@ class Evictor:
     async def _start(self, pod: PodView, ask: PodAsk, nodes: tuple[str, ...] | None) -> Underway | None:
         """Plan for one pod, and claim the place; None where nobody's end would help."""
         self._tried_at[ask.uid] = now = self._clock.now()
-        shape = (ask.shape, ask.priority)
+        shape = (ask.shape, ask.priority, None if nodes is None else frozenset(nodes))
         if now - self._in_vain.get(shape, float("-inf")) < REST_S:
             return None
         known = self._books.nodes
