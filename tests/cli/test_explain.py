@@ -15,7 +15,7 @@ from partage.cli import cluster as reading
 from partage.cli.cluster import ClusterLook, look_of
 from partage.cli.explain import explain, show
 from partage.cli.explaining import changes, explain_new, explain_pod, lines, quota_changes
-from partage.cli.manifests import pods_of
+from partage.cli.manifests import pods_of, unread
 from partage.cli.simulate import simulate
 from partage.cli.simulating import place_all
 from partage.devices.ask import read_ask
@@ -280,6 +280,12 @@ def test_a_pod_that_others_placed_and_pods_that_ended_are_told() -> None:
     look = World([node("n", 1)]).look(other)
     (note,) = explain_pod(look, look.pod("default", "a")).notes
     assert note.startswith("no grant: volcano placed it, and the node's agent starts no container with a share")
+    twin = {"hami.io/vgpu-devices-allocated": "GPU-n-0,NVIDIA,3000,30:;"}
+    adopted = {**other, "metadata": {**other["metadata"], "annotations": twin}}
+    look = World([node("n", 1)]).look(adopted)
+    said = explain_pod(look, look.pod("default", "a"))
+    assert said.asks == ("container app: fixed, GPU-n-0 2.93 GiB 30 %",)
+    assert said.notes == ("placed by HAMi, whose device plugin starts its containers; what it has is counted",)
     ended = {**other, "status": {"phase": "Succeeded"}}
     look = World([node("n", 1)]).look(ended)
     assert "it has ended (Succeeded)" in explain_pod(look, look.pod("default", "a")).notes[0]
@@ -419,6 +425,10 @@ def test_other_workloads_and_what_is_no_manifest() -> None:
         ("ns", "c-0"), ("ns", "pod-0"), ("ns", "pod-1"),
     ]  # fmt: skip
     assert len({pod.metadata.uid for pod in pods}) == 3
+    ray = {"kind": "RayCluster", "metadata": {"name": "r"}, "spec": {"workerGroupSpecs": [{"template": template}]}}
+    mixed = json.dumps({"kind": "List", "items": [cron, ray, {"kind": "DaemonSet", "spec": {"template": template}}]})
+    assert unread(mixed.encode(), "f") == ["RayCluster r", "DaemonSet (without a name)"], "K24: nothing in silence"
+    assert unread(json.dumps(listed).encode(), "f") == unread(b"kind: Service", "f") == []
     for text in (
         b"",
         b"kind: Service",

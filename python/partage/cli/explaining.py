@@ -17,13 +17,12 @@ from partage.cli.left_out import is_near, left_out, missing, repelling
 from partage.devices.ask import read_ask
 from partage.model import AskError, GrantError, names
 from partage.model.errors import cut
-from partage.model.grant import parse_grant
 from partage.model.hami_twin import ANNOTATION as TWIN
 from partage.model.pod import DEFAULT_SCHEDULER
 from partage.model.reasons import REASONS, Code, remedy
 from partage.model.units import format_cores, format_memory
 from partage.scheduler.quota.charge import asked_charge
-from partage.scheduler.quota.feed import QuotaRefused
+from partage.scheduler.quota.feed import QuotaRefused, granted
 from partage.scheduler.quota.meters import BY_KEY, format_amount, parse_amount
 from partage.scheduler.suggest import Suggestion, suggestions
 
@@ -139,19 +138,19 @@ def explain_new(look: ClusterLook, pod: PodView) -> Explanation:
 
 def _placed(look: ClusterLook, pod: WatchedPod) -> Explanation:
     notes, asks = [*_ended(pod)], []
-    text = pod.annotations.get(names.GRANT)
-    if text is not None:
-        try:
-            grant = parse_grant(text, uid=pod.uid, node=pod.node, pod=pod.subject)
-        except GrantError as error:
-            notes.append(str(error))
-        else:
-            for name, part in grant.containers.items():
-                shares = ", ".join(
-                    f"{share.uuid} {format_memory(share.memory)} {format_cores(share.cores)}" for share in part.shares
-                )
-                asks.append(f"container {name}: {part.share_class.value}, {shares}")
-    elif TWIN not in pod.annotations and _asks(look, pod):
+    try:
+        grant = granted(pod)
+    except GrantError as error:
+        notes.append(str(error))
+    else:
+        for name, part in grant.containers.items() if grant is not None else ():
+            shares = ", ".join(
+                f"{share.uuid} {format_memory(share.memory)} {format_cores(share.cores)}" for share in part.shares
+            )
+            asks.append(f"container {name}: {part.share_class.value}, {shares}")
+    if TWIN in pod.annotations and names.GRANT not in pod.annotations:
+        notes.append("placed by HAMi, whose device plugin starts its containers; what it has is counted")
+    elif names.GRANT not in pod.annotations and _asks(look, pod):
         notes.append(
             f"no grant: {pod.scheduler} placed it, and the node's agent starts no container with a share; delete it, "
             f"and leave schedulerName out or write {names.SCHEDULER}"

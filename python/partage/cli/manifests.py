@@ -1,7 +1,8 @@
 """The pods that a file of manifests would make: its own, and those of workloads' templates, one for each replica.
 
 Called by `partage simulate`. YAML with several documents, JSON, and `List` objects; objects that make no pods are
-passed over. What can go wrong: a file that is no such text, or without any pod (UsageError).
+passed over, and so are those of which only their controller knows how many pods they make, which `unread` names. What
+can go wrong: a file that is no such text, or without any pod (UsageError).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 REPLICAS_MAX: Final = 1000
+DEEP_MAX: Final = 12  # below an object: a RayCluster's template lies four deep
 _COUNTS: Final = {
     "Deployment": "replicas",
     "StatefulSet": "replicas",
@@ -30,15 +32,43 @@ _FORM: Final = "YAML or JSON with pods, or workloads that make pods"
 
 def pods_of(text: bytes, name: str, namespace: str) -> list[PodView]:
     """Return the pods, each with a name and a UID of its own; `namespace`: of those that name none."""
-    try:
-        documents = [document for document in yaml.safe_load_all(text) if document is not None]
-    except (yaml.YAMLError, UnicodeError, RecursionError, ValueError) as error:
-        raise UsageError(name, " ".join(str(error).split()), _FORM, "correct the file") from error
+    documents = _documents(text, name)
     pods = [pod for document in documents for pod in _each(document, name)]
     if not pods:
         kinds = ", ".join(str(one.get("kind")) for one in documents if isinstance(one, dict)) or "nothing"
         raise UsageError(name, f"no pod in it, but {kinds}", _FORM, "name a file that makes pods")
     return [_viewed(pod, number, name, namespace) for number, pod in enumerate(pods)]
+
+
+def unread(text: bytes, name: str) -> list[str]:
+    """Return the objects that make pods of which nobody knows here how many; raises UsageError as `pods_of`."""
+    found = []
+    waiting = _documents(text, name)[::-1]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, dict) and isinstance(one.get("items"), list):
+            waiting += one["items"][::-1]
+        elif isinstance(one, dict) and one.get("kind") not in {"Pod", "CronJob", *_COUNTS} and _has_containers(one):
+            found.append(f"{one.get('kind')} {_part(one, 'metadata').get('name') or '(without a name)'}")
+    return found
+
+
+def _documents(text: bytes, name: str) -> list[Any]:
+    try:
+        return [document for document in yaml.safe_load_all(text) if document is not None]
+    except (yaml.YAMLError, UnicodeError, RecursionError, ValueError) as error:
+        raise UsageError(name, " ".join(str(error).split()), _FORM, "correct the file") from error
+
+
+def _has_containers(value: object, deep: int = 0) -> bool:
+    """Whether a pod's template is somewhere in an object."""
+    if isinstance(value, list):
+        return any(_has_containers(one, deep + 1) for one in value) if deep < DEEP_MAX else False
+    if not isinstance(value, dict):
+        return False
+    if isinstance(value.get("containers"), list):
+        return True
+    return deep < DEEP_MAX and any(_has_containers(one, deep + 1) for one in value.values())
 
 
 def _each(document: object, name: str) -> Iterator[dict[str, Any]]:

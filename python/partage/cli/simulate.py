@@ -36,12 +36,17 @@ def simulate(  # noqa: PLR0913 -- one parameter an option
     """Place the pods of FILE one after the other on the cluster as it is now, and say where or why not.
 
     Pods, and the pods of Deployments, StatefulSets, ReplicaSets, Jobs and CronJobs, in the order of the file; other
-    objects are passed over. Nothing is created. Ends with 3 where one does not fit, with 2 where one has no meaning.
+    objects are passed over, with a note where they make pods. Nothing is created. Ends with 3 where one does not fit,
+    with 2 where one has no meaning.
     """
     with needs_cluster("simulate"):
         from partage.cli.cluster import read_cluster  # noqa: PLC0415 -- their packages may not be there
-        from partage.cli.manifests import pods_of  # noqa: PLC0415
-    pods = pods_of(file.read(), getattr(file, "name", "stdin"), namespace)
+        from partage.cli.manifests import pods_of, unread  # noqa: PLC0415
+    text, name = file.read(), getattr(file, "name", "stdin")
+    pods = pods_of(text, name, namespace)
+    others = unread(text, name)
+    if others:
+        click.echo(f"note: passed over, though they make pods: {', '.join(others)}", err=True)
     look = read_cluster(kubeconfig, context, config)
     tell_note(look)
     said = place_all(look, pods)

@@ -269,16 +269,22 @@ def largest_allowed(ask: PodAsk, sizes: Sequence[int], exceeds: Callable[[Charge
     return None if len(allowed) == len(sizes) else max(allowed, default=0)
 
 
+def granted(pod: WatchedPod) -> Grant | None:
+    """Return what a bound pod has, None where it says nothing; raises GrantError where that cannot be read."""
+    subject, annotations = pod.subject, pod.annotations
+    if annotations.get(names.GRANT):
+        return parse_grant(annotations[names.GRANT], uid=pod.uid, node=pod.node, pod=subject)
+    if TWIN in annotations:
+        return parse_twin(annotations[TWIN], pod.order, uid=pod.uid, node=pod.node, pod=subject)
+    return None
+
+
 def _grant_of(pod: WatchedPod) -> Grant | None:
     """Return what a bound pod has, None where nothing that can be read says it."""
-    subject, annotations = pod.subject, pod.annotations
     try:
-        if annotations.get(names.GRANT):
-            return parse_grant(annotations[names.GRANT], uid=pod.uid, node=pod.node, pod=subject)
-        if TWIN in annotations:
-            return parse_twin(annotations[TWIN], pod.order, uid=pod.uid, node=pod.node, pod=subject)
+        return granted(pod)
     except GrantError as error:
-        log.warning("not counted in quotas", pod=subject, error=str(error))
+        log.warning("not counted in quotas", pod=pod.subject, error=str(error))
     return None
 
 
