@@ -63,7 +63,7 @@ static void child(any_call *function, enum state state, enum arguments arguments
 {
 	struct rlimit none = {0};
 	setrlimit(RLIMIT_CORE, &none);
-	alarm(20);
+	alarm(60); /* a hang is a failure, and a busy machine slow */
 	prepare(state);
 	uintptr_t a = arguments == PAGES ? (uintptr_t)page : 0, first = a;
 	if (nvml && state == WORKING && arguments == PAGES)

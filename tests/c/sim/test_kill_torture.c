@@ -20,7 +20,7 @@
 
 #define PEERS      4
 #define STEPS      1000
-#define WATCHDOG_S 20
+#define WATCHDOG_S 60
 
 static struct control {
 	uint32_t turned;         /* +1 with every finished cycle of any peer; futex */
