@@ -44,7 +44,10 @@ def test_what_a_program_gets_is_seen(machine, share, by):
     worker.ask("launch", 1500)  # of 1 ms: NVML speaks of the last second
     worker.process.stdin.write('["go"]\n')
     worker.process.stdin.flush()
-    share = look_for(machine)
+    for _ in range(20):  # a busy machine may let the program do nothing meanwhile
+        share = look_for(machine)
+        if share["compute_got"] > 50:
+            break
     assert share["compute_got"] > 50
     assert share["got_by"] == by
     assert share["gated"] is (by == "turns")
