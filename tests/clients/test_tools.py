@@ -100,7 +100,7 @@ def test_nvitop_shows_the_share_and_the_own_process(clean_environment: dict[str,
 
 def piped(command: list[str], environment: dict[str, str]) -> str:
     """Run with the output in a pipe and return it."""
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -15,10 +15,20 @@ import pytest
 from partage import locks
 from partage._abi import lib
 from partage.run.processes import find_process
-from tests.container.conftest import MIB
+from tests.container.conftest import MIB, Program, Share
 
 UID = 12345
 OUT_OF_MEMORY = "2"
+
+
+def launches_in_turns(share: Share, program: Program) -> bool:
+    """Let it launch until it was given a turn for that; an arbiter that a busy machine keeps waiting gives none."""
+    served = share.serial()
+    for _ in range(20):
+        assert program.ask("launch", 30) == "0"
+        if share.serial() > served:
+            return True
+    return False
 
 
 @pytest.mark.parametrize(("uid", "user_ns"), [(UID, False), (0, True), (0, False)], ids=["user", "user-ns", "root"])
@@ -29,8 +39,7 @@ def test_a_container_has_its_share_and_its_turns(node, *, uid, user_ns):
         assert program.ask("alloc", 200 * MIB) == "0"
         assert program.ask("alloc", 100 * MIB) == OUT_OF_MEMORY
         assert share.entry.ledger().used(share.uuid) == 200 * MIB
-        assert program.ask("launch", 30) == "0"
-        assert share.serial() > 0, "it launched without a turn"
+        assert launches_in_turns(share, program), "it launched without a turn"
         assert (node.stats().tenants, node.stats().gated, node.stats().devices) == (1, 1, 1)
 
 
@@ -100,9 +109,7 @@ def test_an_arbiter_that_comes_is_not_kept_waiting_by_a_lease(node):
         _, on_policy, on_turns = map(int, program.ask("lock").split())
         assert (on_policy, on_turns) == (errno.EAGAIN, 0), "the policy's writer has it open, nobody else the turns"
         node.serve()
-        served = beside.serial()
-        assert neighbour.ask("launch", 30) == "0"
-        assert beside.serial() > served
+        assert launches_in_turns(beside, neighbour)
 
 
 def test_a_ledger_does_not_stay_larger_than_it_is(node):
