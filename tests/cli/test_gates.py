@@ -4,6 +4,7 @@ and are resized; that an arbiter serves exactly while somebody is gated, one for
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import stat
 from pathlib import Path
@@ -16,6 +17,8 @@ from partage.run.handover import HandOver
 from partage.shm import Policy, PolicyDevice, read_turns
 
 from .conftest import until_ended
+
+OUT_OF_MEMORY = 2
 
 
 def share(uuid="GPU-a", *, cores=0, ceiling=1000) -> PolicyDevice:
@@ -91,6 +94,20 @@ def test_one_arbiter_serves_all_programs_of_a_user(machine):
     pid = arbiter.serving(machine.root)
     machine.start("--memory", "1Gi", "--cores", "30%")
     assert arbiter.serving(machine.root) == pid
+
+
+def test_k07_a_program_whose_hand_over_somebody_removed_keeps_its_limit_and_its_exit_code(machine):
+    """As a login's end does with XDG_RUNTIME_DIR: the arbiter cannot come back, and nobody else is to end for that."""
+    program = machine.start("--memory", "1Gi", "--cores", "30%")
+    assert program.ask("alloc", 1 << 29) == 0
+    pid = arbiter.serving(machine.root)
+    shutil.rmtree(machine.root)
+    os.kill(pid, signal.SIGKILL)
+    until_ended(pid)
+    assert program.ask("alloc", 1 << 29) == 0
+    assert program.ask("alloc", 1 << 21) == OUT_OF_MEMORY
+    program.process.stdin.write('["exit", 7]\n')
+    assert program.finish()[0] == 7
 
 
 def test_a_lone_share_below_the_card_takes_turns(machine):

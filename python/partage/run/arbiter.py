@@ -23,7 +23,7 @@ from typing import Final
 import structlog
 
 from partage import locks
-from partage.model import LaunchError, names
+from partage.model import LaunchError, PolicyError, names
 from partage.run import gates, handover, libraries
 from partage.shm import OPEN_FLAGS
 from partage.sim.machine import machine_path
@@ -187,7 +187,7 @@ class Keeper:
             with handover.registry(self._root):
                 if gates.decide(self._root):
                     self.ensure()
-        except LaunchError as error:
+        except (LaunchError, PolicyError) as error:  # also: somebody removed the directory of the hand-overs
             log.warning("no arbiter: programs that share a device go by their private buckets", error=str(error))
 
     def close(self) -> None:

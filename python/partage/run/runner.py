@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from partage.devices.nvidia.nvml import Nvml
-from partage.model import Device, LaunchError, Share, UsageError, Wish, names, pick
+from partage.model import Device, LaunchError, PolicyError, Share, UsageError, Wish, names, pick
 from partage.run import gates, handover, launch, libraries
 from partage.run.arbiter import Keeper, lock_directory
 from partage.run.signals import Signals
@@ -144,12 +144,15 @@ def _clean_up(entry: HandOver, watcher: Watcher) -> None:
     watcher.settle()
     watcher.close()
     root = entry.path.parent
-    with handover.registry(root):
-        if handover.alive([entry]):
-            log.info("processes go on under the share; it ends with the last of them", hand_over=entry.name)
-        else:
-            entry.remove()
-        gates.decide(root)
+    try:
+        with handover.registry(root):
+            if handover.alive([entry]):
+                log.info("processes go on under the share; it ends with the last of them", hand_over=entry.name)
+            else:
+                entry.remove()
+            gates.decide(root)
+    except PolicyError as error:  # somebody removed the root, as a login's end does: the exit code stays the program's
+        log.warning("the hand-over is not cleaned up", hand_over=entry.name, error=str(error))
 
 
 class _Loop:
