@@ -153,9 +153,12 @@ def test_a_pod_that_waits_for_longer_says_so_from_then_on() -> None:
         desk = small_cluster()
         desk.clock.jumps = False
         async with told(desk):
+            assert desk.filter(desk.pod("p", memory=1000, cards=9)) == []
+            desk.clock.advance(1)
             pod = await refused(desk, "p")
             desk.clock.advance(SETTLE_S)
-            assert [one["status"] for one in await written(desk)] == ["False"]
+            said = [(one["status"], one["reason"]) for one in await written(desk)]
+            assert said == [("False", "CardInsufficientMemory")], "the latest"
             assert await desk.bind(pod, desk.choose(pod)) == ""
             desk.clock.advance(1)
             assert [one["status"] for one in await written(desk)] == ["False", "True"]

@@ -244,8 +244,10 @@ class Tell:
 
     def _is_news(self, subject: Subject, reason: str) -> bool:
         now, said = self._clock.now(), self._said.get(subject.uid)
-        if said is not None and now - said.at < (REFRESH_S if said.reason == reason else AGAIN_S):
-            return False
+        if said is not None:
+            apart = REFRESH_S if said.reason == reason else AGAIN_S if said.shown else 0.0
+            if now - said.at < apart:
+                return False
         self._said[subject.uid] = _Said(reason, now, shown=said is not None and said.shown)
         if len(self._said) > KNOWN_MAX:
             self._said.popitem(last=False)
