@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from partage.model import LaunchError, names
+from partage.model.guarded import PRELOAD_FILE
 from partage_plugin.handover.cdi import device_name
 from partage_plugin.library import absent
 from partage_plugin.proto.deviceplugin.v1beta1 import api_pb2
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from partage_plugin.handover.desk import Claim
     from partage_plugin.library import Library
 
-PRELOAD_FILE: Final = "/etc/ld.so.preload"
 PRELOAD_VARIABLE: Final = "LD_PRELOAD"
 NOT_DELIVERED: Final = "LibraryMissing"
 

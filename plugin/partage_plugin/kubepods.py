@@ -140,7 +140,7 @@ def pod_of(found: KubePod) -> Pod:
         node=(spec.nodeName if spec else None) or "",
         phase=(status.phase if status else None) or "Pending",
         annotations=dict((meta.annotations if meta else None) or {}),
-        containers=tuple(PodContainer(one.name, role, _asks(one)) for one, role in roles),
+        containers=tuple(PodContainer(one.name, role, _asks(one), _mounts(one)) for one, role in roles),
     )
 
 
@@ -149,3 +149,8 @@ def _asks(container: Any) -> dict[str, int]:
     limits = (container.resources.limits if container.resources else None) or {}
     counts = {name: str(value) for name, value in limits.items() if "/" in name}
     return {name: int(value) for name, value in counts.items() if value.isascii() and value.isdigit() and int(value)}
+
+
+def _mounts(container: Any) -> tuple[str, ...]:
+    """Return where a container has volumes of its own."""
+    return tuple(mount.mountPath for mount in container.volumeMounts or ())

@@ -21,11 +21,12 @@ _OVER = frozenset({"Succeeded", "Failed"})
 
 @dataclass(frozen=True, slots=True)
 class PodContainer:
-    """One container of a pod's spec; `asks`: extended resource -> count."""
+    """One container of a pod's spec; `asks`: extended resource -> count, `mounts`: where it has its own volumes."""
 
     name: str
     role: Role
     asks: Mapping[str, int] = field(default_factory=dict)
+    mounts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -262,6 +262,32 @@ def test_pods_with_shares_are_confined() -> None:
     assert ask(pod_of(share, hostPID=True), AdmissionOptions(confined=False)).allowed
 
 
+@pytest.mark.parametrize(
+    ("path", "place"),
+    [
+        ("/etc/ld.so.preload", "/etc/ld.so.preload"),
+        ("//etc/x/../ld.so.preload/", "/etc/ld.so.preload"),
+        ("etc/ld.so.preload", "/etc/ld.so.preload"),
+        ("/usr/local/vgpu/libvgpu.so", "/usr/local/vgpu/libvgpu.so"),
+        ("/run/partage", "/run/partage"),
+        ("/var/run/partage/policy", "/run/partage"),
+        ("/etc", None),
+        ("/run/partage-of-mine", None),
+        ("/usr/local/vgpu", None),
+    ],
+)
+@pytest.mark.parametrize("confined", [True, False])
+def test_k09_no_volume_lies_over_what_holds_the_limit(path: str, place: str | None, confined: bool) -> None:
+    """The runtime mounts a pod's own volumes after ours: an empty file there would be the end of every limit."""
+    options = AdmissionOptions(confined=confined)
+    mounts = [{"name": "v", "mountPath": "/data"}, {"name": "v", "mountPath": path}]
+    share = container(limits={GPU: 1, MEMORY: 1}, volumeMounts=mounts)
+    answer = ask(pod_of(share), options)
+    assert answer.allowed == (place is None)
+    assert place is None or f"{place} is the library's" in answer.message
+    assert ask(pod_of(container(volumeMounts=mounts)), options).allowed, "without shares there is nothing to hold"
+
+
 def test_runtime_class() -> None:
     options = AdmissionOptions(runtime_class="nvidia")
     assert admitted(pod_of(container(limits={GPU: 1, MEMORY: 1})), options)["spec"]["runtimeClassName"] == "nvidia"

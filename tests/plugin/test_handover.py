@@ -8,6 +8,7 @@ import os
 import shutil
 import stat
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -150,6 +151,23 @@ def test_k08_who_began_under_a_version_that_is_removed_does_not_start_without_it
             with pytest.raises(grpc.aio.AioRpcError, match="is gone"):
                 await world.kubelet.pre_start(entry)
             assert world.told.conditions["pod-u1", names.CONDITION_ENFORCED][:2] == (False, "LibraryMissing")
+
+    run(go())
+
+
+def test_k09_a_container_with_a_volume_over_what_holds_its_limit_does_not_start(tmp_path: Path) -> None:
+    """Whoever made its pod, and whether or not somebody looked at it then."""
+
+    async def go() -> None:
+        world = World(tmp_path)
+        async with world.running():
+            pod = pod_of("u1", app=part())
+            covered = replace(pod.containers[0], mounts=("/data", "/var/run/partage/policy"))
+            await world.pods.put(replace(pod, containers=(covered,)))
+            entry = await world.kubelet.allocate("u1", "default/pod-u1", "app")
+            assert "/run/partage is the library's" in await refused(world, entry)
+            await world.pods.put(replace(pod, containers=(replace(covered, mounts=("/data", "/etc")),)))
+            await world.kubelet.pre_start(entry)
 
     run(go())
 

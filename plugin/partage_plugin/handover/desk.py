@@ -17,6 +17,7 @@ import msgspec
 import structlog
 
 from partage.model import DeviceError, LedgerError, PolicyError, format_memory
+from partage.model.guarded import guarded
 from partage.model.need import Need
 from partage.shm import Policy, PolicyFile
 from partage_plugin.handover.gates import Gates
@@ -48,6 +49,7 @@ NOT_READY: Final = "DeviceNotReady"
 NOT_WRITTEN: Final = "HandOverNotWritten"
 MOVED: Final = "ResizeMovesCards"
 OF_ANOTHER: Final = "HandOverOfAnother"
+COVERED: Final = "LimitCovered"
 
 _SLICED: Final = frozenset({"mig", "vendor"})
 
@@ -158,6 +160,7 @@ class Desk:
     async def hand_over(self, claim: Claim) -> Held:
         """Open a hand-over for its container; raises Refused. Asking again for the same is no change."""
         self._check_owner(claim)
+        self._check_mounts(claim)
         grant = self._grants.of(claim.pod)
         part = self._part(claim, grant)
         enforcement = self._enforcement(part, f"container {claim.container!r} of {claim.pod.full_name}")
@@ -180,6 +183,17 @@ class Desk:
             )
             step = "kubelet asks again; delete the pod if this stays"
             raise Refused(OF_ANOTHER, (f"hand-over {claim.name} for {claim.pod.full_name}", f"of {whose}", limit, step))
+
+    @staticmethod
+    def _check_mounts(claim: Claim) -> None:
+        """Refuse a container with a volume over what holds its limits; one that runs already is not looked at."""
+        container = None if claim.may_run else claim.pod.container(claim.container)
+        for path in () if container is None else container.mounts:
+            place = guarded(path)
+            if place is not None:
+                subject = f"container {claim.container!r} of {claim.pod.full_name}"
+                limit, step = f"{place} is the library's", "create the pod again with that volume mounted elsewhere"
+                raise Refused(COVERED, (subject, f"has a volume at {path}", limit, step))
 
     def _part(self, claim: Claim, grant: Grant) -> ContainerGrant:
         subject = f"container {claim.container!r} of {claim.pod.full_name}"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from partage.model import Problem, names
 from partage.model.errors import cut
+from partage.model.guarded import guarded
 from partage.model.names import GRANT
 from partage.model.pod import DEFAULT_SCHEDULER
 
@@ -60,17 +61,29 @@ def forged(pod: PodView, user: str, options: AdmissionOptions) -> Iterator[Probl
 
 
 def escaping(pod: PodView, options: AdmissionOptions) -> Iterator[Problem]:
-    """Yield what lets a pod with shares out of them, where pods are to be confined.
+    """Yield what lets a pod with shares out of them: a mount over what holds the limit, and more where confined.
 
     That is the host's pids, by which root reaches into others' containers, and SYS_ADMIN, which can mount over what
     holds the limit. What no administrator can allow, a privileged container, is refused by whoever reads the pod.
     """
+    for container, _, _ in pod.each():
+        yield from covering(container)
     if not options.confined:
         return
     if pod.spec.host_pid:
         yield Problem("spec.hostPID", "true", "a pod with shares sees its own processes only", STEP)
     for container, _, _ in pod.each():
         yield from unconfined(container, f"container {container.name}", options)
+
+
+def covering(container: ContainerView) -> Iterator[Problem]:
+    """Yield the volumes of a container that would lie over what holds its limits."""
+    for mount in container.volume_mounts or ():
+        place = guarded(mount.mount_path)
+        if place is not None:
+            field = f"container {container.name}, volumeMounts"
+            accepted = f"{place} is the library's"
+            yield Problem(field, f"mountPath {cut(mount.mount_path)}", accepted, "mount it elsewhere")
 
 
 def unconfined(container: ContainerView, where: str, options: AdmissionOptions) -> Iterator[Problem]:

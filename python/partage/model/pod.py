@@ -53,6 +53,12 @@ class SecurityView(msgspec.Struct, frozen=True, rename="camel"):
     seccomp_profile: SeccompView | None = None
 
 
+class VolumeMountView(msgspec.Struct, frozen=True, rename="camel"):
+    """Where a container has a volume."""
+
+    mount_path: str = ""
+
+
 class ContainerView(msgspec.Struct, frozen=True, rename="camel"):
     """One container."""
 
@@ -61,6 +67,7 @@ class ContainerView(msgspec.Struct, frozen=True, rename="camel"):
     env: tuple[Env, ...] | None = None
     restart_policy: str | None = None
     security_context: SecurityView | None = None
+    volume_mounts: tuple[VolumeMountView, ...] | None = None
 
 
 class AffinityTerm(msgspec.Struct, frozen=True, rename="camel"):
