@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+ADDRESS = "127.9.8.7"  # of this machine, and no connection of others has taken a port there meanwhile
+
+
 async def pong(_: web.Request) -> web.Response:
     return web.Response(text="pong")
 
@@ -29,7 +32,7 @@ def test_only_who_has_a_certificate_of_the_authority_is_answered(tmp_path: Path)
     for authority in (ours, other):
         authority.establish()
         authority.issue("client", "kube-scheduler")
-    ours.issue("server", "extender", names=("127.0.0.1",))
+    ours.issue("server", "extender", names=(ADDRESS,))
 
     def trust(client: Authority | None) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=str(ours.certificate))
@@ -39,6 +42,7 @@ def test_only_who_has_a_certificate_of_the_authority_is_answered(tmp_path: Path)
 
     async def play() -> None:
         settings = ExtenderSettings(
+            address=ADDRESS,
             port=unused_port(),
             tls=TlsSettings(
                 certificate=str(ours.directory / "server.crt"),
@@ -49,10 +53,9 @@ def test_only_who_has_a_certificate_of_the_authority_is_answered(tmp_path: Path)
         app = web.Application()
         app.router.add_get("/", pong)
         serving = asyncio.ensure_future(serve(app, settings))
-        await asyncio.sleep(0)
-        url = f"https://127.0.0.1:{settings.port}/"
+        url = f"https://{ADDRESS}:{settings.port}/"
         async with aiohttp.ClientSession() as session:
-            for _ in range(1000):
+            while not serving.done():
                 try:
                     async with session.get(url, ssl=trust(ours)) as answer:
                         assert await answer.text() == "pong"
