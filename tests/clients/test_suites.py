@@ -78,7 +78,7 @@ def start_suite(suite: Suite, environment: dict[str, str], where: Path, share: s
     libraries = CUDA_LIBRARIES
     environment = {**environment, "PARTAGE_SIM_DIR": str(where / "sim"), "LD_LIBRARY_PATH": libraries}
     create = [str(TOOLS / "partage"), "sim", "create", str(HERE / "two-small.toml")]
-    subprocess.run(create, env=environment, check=True, capture_output=True, timeout=60)
+    subprocess.run(create, env=environment, check=True, capture_output=True, timeout=200)
     command = [sys.executable, *(str(where / "result.json") if word == "RESULT" else word for word in suite.command)]
     if share:
         command = shared(*command, memory=share, sim=None, devices=(0, 1))

@@ -207,7 +207,7 @@ def test_k13_an_xid_while_cards_are_looked_for_is_not_forgotten(monkeypatch: pyt
 
         def look(self, _: object) -> Inventory:
             looks.release()
-            assert may_end.acquire(timeout=60)
+            assert may_end.acquire(timeout=200)
             return Inventory(tuple(Card(uuid, 0, "card", 1, 1, 10) for uuid in "ab"), ())
 
         def known(self) -> dict[str, object]:
@@ -224,8 +224,8 @@ def test_k13_an_xid_while_cards_are_looked_for_is_not_forgotten(monkeypatch: pyt
         coming = asyncio.ensure_future(anext(changes))
         await asyncio.sleep(0)
         looking = asyncio.gather(cards.discover(), cards.discover())  # a reload of settings asks beside the clock
-        assert await asyncio.to_thread(looks.acquire, timeout=60)
-        assert await asyncio.to_thread(looks.acquire, timeout=60)
+        assert await asyncio.to_thread(looks.acquire, timeout=200)
+        assert await asyncio.to_thread(looks.acquire, timeout=200)
         NoThread.tell(Xid("b", 79))
         assert (await coming).uuid == "b"
         may_end.release()
@@ -288,9 +288,9 @@ def test_a_card_that_comes_back_ends_the_pause_after_failures(monkeypatch: pytes
 
     thread = XidThread(None, tell)
     thread.start()
-    assert failed.wait(60)
+    assert failed.wait(200)
     thread.watch(frozenset({"a card"}))
-    assert again.wait(60), "watched again although the pause is not over"
+    assert again.wait(200), "watched again although the pause is not over"
     thread.join()
 
 
@@ -311,7 +311,7 @@ async def main():
         watch.watch(frozenset(cards))
         changes = watch.changes()
         async def step():
-            change = await asyncio.wait_for(changes.__anext__(), 60)
+            change = await asyncio.wait_for(changes.__anext__(), 200)
             return [cards.index(change.uuid), change.healthy, change.reason]
         coming = asyncio.ensure_future(step())
         found = []
@@ -403,7 +403,7 @@ def test_a_card_that_cannot_be_shared_does_not_come_back_as_healthy(on_machine: 
             cards = (await backend.discover()).cards
             changes = backend.watch_health()
             async def step():
-                change = await asyncio.wait_for(anext(changes), 60)
+                change = await asyncio.wait_for(anext(changes), 200)
                 return [change.uuid == cards[0].uuid, change.healthy]
             found = [[card.healthy for card in cards]]
             with Machine() as there:

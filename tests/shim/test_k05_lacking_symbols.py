@@ -108,7 +108,7 @@ def run(directory: Path, lacking: list[str]) -> tuple[dict[str, int], int]:
         "LD_PRELOAD": str(BUILD / "lib" / "libvgpu.so"),
     }
     command = [sys.executable, "-c", PROGRAM]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=200)
     assert (done.returncode, done.stderr) == (0, ""), f"without {lacking}: {done.returncode} {done.stderr}"
     if not (directory / "machine").exists():  # the driver was never entered
         return json.loads(done.stdout), 0

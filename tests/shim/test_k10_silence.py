@@ -49,7 +49,7 @@ def run(program: str, directory: Path, **changes: str) -> Output:
     place = {"PARTAGE_SIM": "zero", "PARTAGE_SIM_FORCE": "1", "PARTAGE_SIM_DIR": str(directory)}
     libraries = {"LD_LIBRARY_PATH": str(BUILD / "sim"), "XDG_RUNTIME_DIR": str(directory)}
     environment = kept | place | libraries | changes
-    done = subprocess.run(PROGRAMS[program], env=environment, capture_output=True, check=False, timeout=60)
+    done = subprocess.run(PROGRAMS[program], env=environment, capture_output=True, check=False, timeout=200)
     return done.returncode, done.stdout, done.stderr
 
 

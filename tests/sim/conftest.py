@@ -47,7 +47,7 @@ def run_nvml(nvml_environment: dict[str, str]) -> RunNvml:
         pytest.importorskip("pynvml")
         text = "from pynvml import *\nnvmlInit()\n" + textwrap.dedent(body)
         command, where = [sys.executable, "-c", text], {**nvml_environment, **environment}
-        done = subprocess.run(command, env=where, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, env=where, capture_output=True, text=True, timeout=200, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout.strip()
 
