@@ -1,6 +1,6 @@
 /*
  * A tenant that keeps its card busy: kernels that run for a time that is their argument, always a few of them queued.
- * Twice a second it prints what it got by its own count: `busy DONE_NS AT_NS free F total T`: time of all kernels that
+ * Twenty times a second it prints what it got by its own count: `busy DONE_NS AT_NS free F total T`: time of all kernels that
  * are done, CLOCK_MONOTONIC (the same in all containers), and what the driver says of memory. Usage: busy MIB KERNEL_NS:
  * it holds so much memory meanwhile. Works until SIGTERM. Exit code 1 with the call that failed, 2: no driver.
  */
@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { QUEUED = 4, APART_NS = 500000000 };
+enum { QUEUED = 4, APART_NS = 50000000 };
 
 typedef struct handle *Handle;
 typedef unsigned long long Number;
