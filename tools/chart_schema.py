@@ -39,6 +39,7 @@ OTHER_SCHEDULER: Final[Schema] = {
 }
 #: It stands between quotes in a policy's expression.
 USER: Final[Schema] = {"type": "string", "pattern": "^[^'\\\\]+$"}
+USERS: Final[Schema] = {"type": "array", "items": USER}
 #: Rights and Service of the chart are of these names: the webhook would ask for what it may not have.
 OWN_CERTIFICATES: Final = ("tls.namespace", "tls.secret", "tls.service", "tls.configurations")
 #: What the chart says itself, by the program's structure.
@@ -137,7 +138,7 @@ def schema() -> Schema:
         ask=settings_of(AskSettings),
         networkPolicies=only(enabled=YES_NO),
         metrics=only(podMonitors=YES_NO, rules=YES_NO, dashboards=YES_NO, labels=LABELS),
-        policies=only(enabled=YES_NO, writers={"type": "array", "items": USER}),
+        policies=only(enabled=YES_NO, writers=USERS, statusWriters=USERS),
         priorityClasses=only(create=YES_NO, **classes),
     )
     values["properties"]["global"] = ANY  # helm puts it there for charts below another

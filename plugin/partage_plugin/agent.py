@@ -30,10 +30,12 @@ from partage_plugin.kubelet.register import Registrar
 from partage_plugin.kubelet.seats import card_of
 from partage_plugin.kubelet.server import DevicePlugin
 from partage_plugin.library import Library
+from partage_plugin.monitor.whereabouts import place_of
 from partage_plugin.owner_lock import OwnerLock
 from partage_plugin.owners import Owners
 from partage_plugin.ports import Clock, MonotonicClock
 from partage_plugin.safe import SafeMode
+from partage_plugin.shrinking import Shrinking
 from partage_plugin.sweep import Sweeper
 
 if TYPE_CHECKING:
@@ -42,11 +44,11 @@ if TYPE_CHECKING:
 
     from partage.devices.backend import Backend
     from partage_plugin.handover.desk import Watch
+    from partage_plugin.monitor.whereabouts import Place
     from partage_plugin.places import Places
     from partage_plugin.ports import Pods, Reports
 
 DISCOVER_EVERY_S: Final = 30.0
-SHRUNK_EVERY_S: Final = 2.0
 NO_CARDS_AGAIN_S: Final = 5.0
 PLACES_EVERY_S: Final = 10.0
 SWEEP_EVERY_S: Final = 60.0
@@ -98,6 +100,7 @@ class Agent:
         clock: Clock | None = None,
         context_of: Callable[[str], int | None] = lambda _: None,
         cordoned: Callable[[], Awaitable[Collection[str]]] = _none_cordoned,
+        place_of: Callable[[int], Place] = place_of,
     ) -> None:
         self.cards = Cards()
         self._backend = backend
@@ -137,6 +140,9 @@ class Agent:
             minted=self._minted,
             pods=pods,
         )
+        self._shrinking = Shrinking(
+            desk=self.desk, grants=self._grants, pods=pods, reports=reports, use=backend.use, place_of=place_of
+        )
         self._sweep_wanted = asyncio.Event()
         self._plugin: DevicePlugin | None = None
         self.front: SharesFront | None = None
@@ -169,7 +175,7 @@ class Agent:
                 tasks.create_task(self._rediscover(), name="discovery")
                 tasks.create_task(self._follow_cards(), name="cards")
                 tasks.create_task(self._sweep(), name="clean-up")
-                tasks.create_task(self._follow_shrinking(), name="shrinking")
+                tasks.create_task(self._shrinking.run(self._clock), name="shrinking")
                 tasks.create_task(self._follow_places(), name="places")
         finally:
             self.desk.let_go()
@@ -191,6 +197,7 @@ class Agent:
             pods=self._pods,
             reports=self._reports,
             calls=self._calls,
+            shrinking=self._shrinking,
             safe=safe if self._choices.safe_mode else None,
             cordoned=self._cordoned,
             tells_numa=self._choices.tells_numa,
@@ -292,14 +299,6 @@ class Agent:
                 self.front.pod_changed(change.pod)
             if change.gone and self.front is not None:
                 self.front.forget([change.pod.uid])
-
-    async def _follow_shrinking(self) -> None:
-        """Look at pods that were given less, until they use no more than that."""
-        front = self.front
-        while front is not None:
-            await front.shrinking()
-            await self._clock.sleep(SHRUNK_EVERY_S)
-            front.look_at_shrinking()
 
     async def _sweep(self) -> None:
         """Clean up when pods end, again while their containers are on their way out, and now and then."""

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from partage.model import PartageError, names
-from partage.model.grant import condition_message
 from partage_plugin.handover.desk import NOT_WRITTEN, Claim
 from partage_plugin.handover.store import HandOverError
 from partage_plugin.handover.sums import OVERPROMISED
@@ -36,9 +35,8 @@ if TYPE_CHECKING:
     from partage_plugin.ports import Pod, Pods, Reports
     from partage_plugin.proto.deviceplugin.v1beta1 import api_pb2
     from partage_plugin.safe import SafeMode
+    from partage_plugin.shrinking import Shrinking
 
-RESIZED: Final = "ShareResized"
-STILL_USED: Final = "ShareStillUsed"
 LEDGER_SPOILT: Final = "LedgerSpoilt"
 SYNC_S: Final = 5.0  # without the API server kubelet still gets its seats: containers then wait, pods do not fail
 
@@ -67,6 +65,7 @@ class SharesFront:
         pods: Pods,
         reports: Reports,
         calls: Calls,
+        shrinking: Shrinking,
         safe: SafeMode | None = None,
         cordoned: Callable[[], Awaitable[Collection[str]]] = _nothing,
         tells_numa: bool = True,
@@ -81,14 +80,12 @@ class SharesFront:
         self._delivery = delivery
         self._pods = pods
         self._reports = reports
+        self._shrinking = shrinking
         self._safe = safe
         self._cordoned = cordoned
         self._tells_numa = tells_numa
         self._spoilt: dict[str, str] = {}  # hand-over -> why it was closed, while its pod is not known
-        self._is_rebuilt = False
         self._is_behind = False  # it was rebuilt without kubelet's checkpoint
-        self._shrinking: dict[str, int] = {}  # pods that may use more than they are given -> generation told, or 0
-        self._shrinks = asyncio.Event()
         self._calls = calls
         self.has_strays = False  # among the seats: ids that are held and named after no card that is known
         self.on_handed_over: Callable[[], None] = lambda: None
@@ -278,7 +275,8 @@ class SharesFront:
         self._adopt_strays()
         if self._is_behind:
             self._catch_up()
-        self._is_rebuilt = True
+        if not self._is_behind:
+            self._shrinking.rebuilt()
         self.on_handed_over()
 
     async def _known_pods(self) -> None:
@@ -366,6 +364,7 @@ class SharesFront:
             )
             if pod is not None:
                 self.pod_changed(pod)
+        self._shrinking.rebuilt()
 
     # ---- pods ----------------------------------------------------------------------------------------------------
 
@@ -384,49 +383,7 @@ class SharesFront:
                 pod, names.CONDITION_RESIZED, holds=False, reason=refusal.reason, message=str(refusal)
             )
             return
-        self._confirm(pod, generation)
-
-    def _confirm(self, pod: Pod, changed: int | None = None) -> None:
-        """Say that a pod's generation holds: where it is another one now, or memory is still held of one before.
-
-        The scheduler promises to others what was given back once it reads this, so use must be below by then.
-        """
-        generation, is_held = self._grants.held(pod)
-        if not is_held:
-            self._shrinking.pop(pod.uid, None)
-            if changed is not None:
-                self._resized(pod, changed)
-            return
-        above = self._desk.above_its_limits(pod, generation) if self._is_rebuilt else None
-        if above == "":
-            self._shrinking.pop(pod.uid, None)
-            self._resized(pod, generation)
-            return
-        told = self._shrinking.get(pod.uid, 0)
-        if above and told != generation:
-            message = f"{condition_message(generation)}: {above}; what is beyond it can be used until it is freed"
-            self._reports.condition(pod, names.CONDITION_RESIZED, holds=False, reason=STILL_USED, message=message)
-        self._shrinking[pod.uid] = generation if above else told
-        self._shrinks.set()
-
-    def _resized(self, pod: Pod, generation: int) -> None:
-        message = condition_message(generation)
-        self._reports.condition(pod, names.CONDITION_RESIZED, holds=True, reason=RESIZED, message=message)
-
-    async def shrinking(self) -> None:
-        """Return while some pod may use more than it is given by now."""
-        await self._shrinks.wait()
-
-    def look_at_shrinking(self) -> None:
-        """Ask again of those pods."""
-        for uid in list(self._shrinking):
-            pod = self._pods.get(uid)
-            if pod is None or pod.is_over:
-                del self._shrinking[uid]
-            else:
-                self._confirm(pod)
-        if not self._shrinking:
-            self._shrinks.clear()
+        self._shrinking.saw(pod, generation)
 
     def ledger_spoilt(self, hand_over: str, why: str) -> None:
         """Say on its pod, once that is known, that a container gets no more memory: it wrote over its ledger itself."""

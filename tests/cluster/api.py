@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 Objects = list[Json]
 MERGE: Final = "application/merge-patch+json"
+STRATEGIC: Final = "application/strategic-merge-patch+json"
 LISTED: Final = "LISTED"  # of our own, beside the server's ADDED, MODIFIED, DELETED
 APPLY: Final = "application/apply-patch+yaml"
 PATIENCE_S: Final = 120.0  # ends a hang: what is waited for takes a few seconds, and a busy machine ten times that

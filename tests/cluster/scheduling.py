@@ -183,7 +183,7 @@ class Site:
         """Apply accounts, roles and the policies of grants as shipped."""
         self.cluster.apply(DEPLOY / "agent/1-namespace.yaml", DEPLOY / "agent/2-accounts.yaml")
         self.cluster.apply(DEPLOY / "scheduler/1-access.yaml")
-        self.cluster.apply(DEPLOY / "policies/grants.yaml", DEPLOY / "policies/terms.yaml")
+        self.cluster.apply(*(DEPLOY / f"policies/{name}.yaml" for name in ("grants", "conditions", "terms")))
         self.kubeconfig = self.cluster.token_kubeconfig(
             self.directory / "partage-scheduler.kubeconfig", self.cluster.token(names.ACCOUNT_SCHEDULER)
         )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from partage.model import names
 from tests.cluster.agent import GI, MI, limits, total_of
 from tests.cluster.images import BARE, BARE_USER, BOX, BOX_USER, LOADER, MUSL
 from tests.cluster.pods import container, pod
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from tests.cluster.agent import NodeAgent
+    from tests.cluster.api import Json
     from tests.cluster.cluster import Cluster
     from tests.cluster.namespace import Namespace
 
@@ -48,6 +50,11 @@ def held(said: str) -> tuple[int, int]:
     found = re.search(r"held (\d+) MiB, then (\d+)", said)
     assert found, said
     return int(found[1]) * MI, int(found[2])
+
+
+def resized(made: Json) -> Json:
+    """Return the condition that says whether a pod uses no more than it is given."""
+    return next((c for c in made["status"].get("conditions", []) if c["type"] == names.CONDITION_RESIZED), {})
 
 
 def is_limited(said: str) -> None:
@@ -132,13 +139,19 @@ def test_a_static_program_is_seen_on_the_card(agent: NodeAgent, box: Namespace, 
     namespace.wait("beside", lambda p: p["status"]["phase"] == "Running", what="Running")
     assert held(namespace.wait_log("beside", "held ")) == (100 * MI, 0)
     static = container("app", BOX, ["sh", "-c", f"sleep 600 | /static {MORE}"], limits=limits(LIMIT // MI, 0))
-    agent.bound(namespace, pod("static", static), app=agent.part(agent.share(CARD, LIMIT)))
+    created = agent.bound(namespace, pod("static", static), app=agent.part(agent.share(CARD, LIMIT)))
     namespace.wait("static", lambda p: p["status"]["phase"] == "Running", what="Running")
     namespace.wait_log("static", "ready")
     view = agent.top()
     device = next(device for device in view["devices"] if device["index"] == CARD)
     accounted = sum(row["used"] or 0 for row in view["shares"] if row["uuid"] == agent.uuids[CARD])
     assert device["used"] - accounted > MORE - 100 * MI, (device, accounted)
+    less = agent.share(CARD, LIMIT // 2) | {"held": LIMIT}  # its ledger knows nothing of what it uses
+    grant = {"metadata": {"annotations": {names.GRANT: agent.grant(created, gen=2, app=agent.part(less))}}}
+    namespace.api.patch("pods", "static", grant, namespace.name)
+    said = namespace.wait("static", lambda p: resized(p) != {}, what="told of its share")
+    assert resized(said)["reason"] == "ShareStillUsed", resized(said)
+    assert "by the driver's word, its share is 1 GiB" in resized(said)["message"]
     agent.until_told("partage_container_hooked", "static/app", 0)
     assert agent.metrics()["partage_container_hooked"]["beside/app"] == 1
     neighbour = next(row for row in view["shares"] if row["owner"] == f"{namespace.name}/beside/app")

@@ -71,6 +71,10 @@ CASES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         {"policies": {"writers": ["system:serviceaccount:kube-system:hami-scheduler"]}},
         ("'system:serviceaccount:kube-system:hami-scheduler'",),
     ),
+    "a virtual kubelet": (
+        {"policies": {"statusWriters": ["system:serviceaccount:vk:vk"]}},
+        ("['system:kube-controller-manager', 'system:serviceaccount:vk:vk']",),
+    ),
     "another port of the scheduler": (
         {"scheduler": {"config": {"extender": {"port": 9999}}, "kubeScheduler": {"port": 9998}, "replicas": 1}},
         ("urlPrefix: http://127.0.0.1:9999", "--secure-port=9998", "metrics: https://127.0.0.1:9998/metrics"),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cluster.api import PATIENCE_S, Api, Json, RefusedError
+from tests.cluster.api import APPLY, MERGE, PATIENCE_S, STRATEGIC, Api, Json, RefusedError
 from tests.cluster.changes import deadline, left
 from tests.cluster.cluster import SYSTEM, Cluster
 from tests.cluster.conftest import opened
@@ -31,6 +31,8 @@ WRITER = "system:serviceaccount:partage-system:partage-scheduler"
 #: Nodes are objects: who judges their kubelets dead changes their conditions, and those of their pods, under our hands.
 CONTROLLERS = "--controllers=*,-node-lifecycle-controller,-taint-eviction-controller"
 JSON_PATCH = "application/json-patch+json"
+#: What the scheduler takes for the node's word that memory was given back.
+RESIZED: Json = {"type": "partage.io/Resized", "status": "True", "reason": "ShareResized", "message": "generation 2"}
 TENANT: tuple[Json, ...] = ({"apiGroups": ["", "apps"], "resources": ["*"], "verbs": ["*"]},)
 AGENT: tuple[Json, ...] = (
     {"apiGroups": [""], "resources": ["nodes", "nodes/status", "pods", "pods/status"], "verbs": ["*"]},
@@ -87,12 +89,14 @@ class Site:
         double = pod_of("probe", limits={"nvidia.com/gpu": "1", "metax-tech.com/sgpu": "1"})
         node = {"metadata": {"annotations": {"partage.io/devices": "x"}}}
         label = {"metadata": {"labels": {"x": "y"}}}
+        said = {"status": {"conditions": [RESIZED]}}
         probes: dict[str, Callable[[], object]] = {
             "annotation partage.io/grant": lambda: self.tenant.create("pods", forged, "tenant", dryRun="All"),
             "one kind of share": lambda: self.tenant.create("pods", double, "tenant", dryRun="All"),
             "only the agent on that node": lambda: self.admin.patch("nodes", "n2", node),
             "by the agent of node n1": lambda: self.agents["n1"].patch("nodes", "n2", label),
             "agent changes more than its status": lambda: self.agents["n1"].patch("pods", "agent-n1", label, SYSTEM),
+            "say what holds of a share": lambda: self.admin.patch("pods", "agent-n1", said, SYSTEM, sub="status"),
         }
         for words, probe in probes.items():
             until_denied(probe, words)
@@ -317,7 +321,141 @@ def test_a_pod_full_of_annotations_does_not_exhaust_the_policy(site: Site) -> No
     site.scheduler.post("pods", name, "binding", binding_of(name, {GRANT: "{}"}), "tenant")
     site.kubelet.patch("pods", name, {"status": {"phase": "Running"}}, "tenant", sub="status")
     denied(lambda: DOORS["patch"](site, site.tenant, name, GRANT), GRANT)
+    other = site.granted()
+    said = [{"type": f"partage.{number:05}", "status": "True"} for number in range(1000)]
+    site.tenant.patch("pods", other, {"status": {"conditions": said}}, "tenant", sub="status")
+    site.kubelet.patch("pods", other, {"status": {"phase": "Running"}}, "tenant", sub="status")
     site.tenant.delete("pods", name, "tenant", grace=0)
+
+
+# ---- what is said of a pod -------------------------------------------------------------------------------------------
+
+
+def _says(kind: str, sub: str | None = "status") -> Door:
+    """Return how somebody writes a condition (`key` names it) by a request of this kind, on the pod as it is."""
+
+    def request(site: Site, who: Api, name: str, key: str) -> object:
+        said = {**RESIZED, "type": key}
+        path = who.path("pods", name, "tenant", sub)
+        pod = site.pod(name)
+        there = [one for one in pod["status"].get("conditions", []) if one["type"] != key]
+        whole: Json = {"status": {"conditions": [*there, said]}}
+        if kind == "PUT":
+            return who.request("PUT", path, body=pod | {"status": pod["status"] | whole["status"]})
+        if kind == JSON_PATCH:
+            patch = [{"op": "add", "path": "/status/conditions", "value": whole["status"]["conditions"]}]
+            return who.request("PATCH", path, body=patch, kind=JSON_PATCH)
+        if kind == APPLY:
+            body: Json = {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {"name": name},
+                "status": {"conditions": [said]},
+            }
+            return who.request("PATCH", path, body=body, kind=APPLY, fieldManager="forger", force="true")
+        return who.request(
+            "PATCH", path, body={"status": {"conditions": [said]}} if kind == STRATEGIC else whole, kind=kind
+        )
+
+    return request
+
+
+SAYING: dict[str, Door] = {
+    "update": _says("PUT"),
+    "patch": _says(MERGE),
+    "strategic patch": _says(STRATEGIC),
+    "json patch": _says(JSON_PATCH),
+    "apply": _says(APPLY),
+}
+
+
+def conditions(site: Site, name: str) -> dict[str, Json]:
+    return {one["type"]: one for one in site.pod(name)["status"].get("conditions", []) if "partage" in one["type"]}
+
+
+@pytest.mark.parametrize("door", SAYING)
+def test_k15_a_forged_confirmation_is_denied(site: Site, door: str) -> None:
+    """K15: the scheduler promises memory to others once it reads `partage.io/Resized`."""
+    name = site.granted()
+    for kind in ("partage.io/Resized", "partage.io/Enforced", "partage.io/New"):
+        for who in (site.tenant, site.kubelet):
+            message = denied(partial(SAYING[door], site, who, name, kind), f"condition {kind} of tenant/{name}")
+            assert "agent of its node" in message
+    assert conditions(site, name) == {}
+
+
+def test_k15_no_other_door_leads_to_a_condition(site: Site) -> None:
+    """The API server drops status there, or refuses: either way it says nothing afterwards."""
+    name = site.granted()
+    for sub in (None, "resize", "ephemeralcontainers"):
+        for kind in ("PUT", MERGE, STRATEGIC, JSON_PATCH, APPLY):
+            _is_denied(partial(_says(kind, sub), site, site.tenant, name, "partage.io/Resized"))
+            assert conditions(site, name) == {}, (sub, kind)
+    born = pod_of(f"{name}-born") | {"status": {"conditions": [RESIZED]}}
+    site.tenant.create("pods", born, "tenant")
+    assert conditions(site, f"{name}-born") == {}
+
+
+def test_k15_what_our_parts_say_stays_as_it_is(site: Site) -> None:
+    name = site.granted()
+    refused = {**RESIZED, "status": "False", "reason": "ShareStillUsed"}
+    placed = {**RESIZED, "type": "partage.io/Placed", "reason": "Placed"}
+
+    def say(who: Api, *said: Json, kind: str = STRATEGIC) -> object:
+        path = who.path("pods", name, "tenant", "status")
+        return who.request("PATCH", path, body={"status": {"conditions": list(said)}}, kind=kind)
+
+    say(site.scheduler, placed)
+    say(site.agents["n1"], refused)
+    before = conditions(site, name)
+    assert before.keys() == {"partage.io/Placed", "partage.io/Resized"}
+    ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    for who in (site.tenant, site.admin, site.kubelet):
+        for said in (
+            [{**refused, "status": "True"}],
+            [{**refused, "message": "generation 3"}],
+            [{"type": "partage.io/Resized", "$patch": "delete"}],
+        ):
+            denied(partial(say, who, *said), "partage.io/Resized")
+        denied(partial(say, who, ready, kind=MERGE), "condition partage.io/")  # which takes both away
+        denied(partial(say, who, *before.values(), before["partage.io/Resized"], kind=MERGE), "repeated")
+    denied(partial(say, site.agents["n2"], RESIZED), "by the agent of node n2")
+    say(site.tenant, ready)
+    say(site.kubelet, *reversed(before.values()), ready, kind=MERGE)
+    assert conditions(site, name) == before
+    say(site.agents["n1"], RESIZED)
+    assert conditions(site, name)["partage.io/Resized"]["status"] == "True"
+
+
+def test_k15_a_forged_end_is_denied(site: Site) -> None:
+    """What a pod that has ended had is promised to others: nobody but who runs it says so of one with a share."""
+    name, ordinary = site.granted(), site.new()
+    running = {
+        "name": "app",
+        "image": "none",
+        "imageID": "",
+        "ready": True,
+        "restartCount": 0,
+        "state": {"running": {}},
+    }
+    status: Json = {"phase": "Running", "containerStatuses": [running]}
+    site.kubelet.patch("pods", name, {"status": status}, "tenant", sub="status")
+
+    def says(who: Api, **status: object) -> Callable[[], object]:
+        return lambda: who.patch("pods", name, {"status": status}, "tenant", sub="status")
+
+    for phase in ("Failed", "Succeeded"):
+        denied(says(site.tenant, phase=phase), f"says that it is {phase}", "delete the pod")
+        denied(says(site.tenant, phase=phase, containerStatuses=[]), "its kubelet")
+    site.tenant.patch("pods", ordinary, {"status": {"phase": "Failed"}}, "tenant", sub="status")
+    says(site.kubelet, phase="Failed")()  # ahead of its containers
+    denied(says(site.tenant, containerStatuses=None), "says that it is Failed")
+    says(site.tenant, message="mine")()
+    assert site.pod(name)["status"]["containerStatuses"]
+    site.cluster.account("pod-garbage-collector", "kube-system", TENANT)
+    site.cluster.as_account("pod-garbage-collector", "kube-system").patch(
+        "pods", name, {"status": {"phase": "Succeeded", "containerStatuses": None}}, "tenant", sub="status"
+    )
 
 
 # ---- one kind of share a container -----------------------------------------------------------------------------------

@@ -13,11 +13,11 @@ import pytest
 from partage.model import names
 from partage.model.grant import condition_message, parse_grant
 from partage.model.units import GI
-from tests.cluster.api import PATIENCE_S
+from tests.cluster.api import PATIENCE_S, STRATEGIC
 from tests.cluster.scheduling import APISERVER, Site, share_pod
 
 if TYPE_CHECKING:
-    from tests.cluster.api import Json
+    from tests.cluster.api import Api, Json
     from tests.cluster.conftest import OpenControlPlane
 
 CONTROLLERS = "--controllers=disruption-controller,resourcequota-controller"
@@ -42,8 +42,13 @@ def run(site: Site, name: str, gib: int, priority: str, *, cores: int = 0, **lab
     """Create a pod and wait until it is bound; it is Running from then on."""
     add(site, name, gib, priority, cores=cores, **labels)
     wait_bound(site, name)
-    running = {"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}}
-    site.cluster.api.patch("pods", name, running, "default", sub="status")
+    say(site.cluster.api, name, {"type": "Ready", "status": "True"}, phase="Running")
+
+
+def say(who: Api, name: str, condition: Json, **status: str) -> None:
+    """Set a condition of a pod, and no other."""
+    body = {"status": {"conditions": [condition], **status}}
+    who.request("PATCH", who.path("pods", name, "default", "status"), body=body, kind=STRATEGIC)
 
 
 def add(site: Site, name: str, gib: int, priority: str, *, cores: int = 0, **labels: str) -> None:
@@ -163,5 +168,5 @@ def test_a_running_share_is_resized_or_the_pod_says_why_not(site: Site) -> None:
     wish(memory="29Gi")
     api.wait("pods", "a", lambda one: '"gen":3' in one["metadata"]["annotations"][names.GRANT], "default", what="less")
     says = {"type": names.CONDITION_RESIZED, "status": "True", "reason": "x", "message": condition_message(3)}
-    api.patch("pods", "a", {"status": {"conditions": [says]}}, "default", sub="status")  # as the node's agent does
+    say(site.cluster.as_account(names.ACCOUNT_AGENT), "a", says)
     wait_bound(site, "c")

@@ -157,6 +157,8 @@ def test_policies_name_the_products_accounts_and_annotations() -> None:
     assert f"'{names.GRANT}'" in text["grants"]
     assert all(f"'{AGENT_USER}'" in text[name] for name in ("nodes", "agent-pods"))
     assert f"'{names.DEVICES}'" in text["nodes"]
+    assert all(f"'{user}'" in text["conditions"] for user in (AGENT_USER, SCHEDULER_USER))
+    assert f"'{names.PREFIX}'" in text["conditions"]
     assert all(f"'{kind}'" in text["agent-pods"] for kind in (names.CONDITION_ENFORCED, names.CONDITION_RESIZED))
 
 

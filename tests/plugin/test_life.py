@@ -19,8 +19,6 @@ from partage import locks
 from partage.devices.backend import HealthChange
 from partage.model import PartageError, names
 from partage.shm import PolicyFile, read_ledger, read_policy
-from partage.shm.ledger import UNIT
-from partage_plugin import agent as agents
 from partage_plugin import front
 from partage_plugin.handover.cdi import CdiDirectory
 from partage_plugin.handover.desk import Claim
@@ -31,7 +29,6 @@ from partage_plugin.proto.deviceplugin.v1beta1 import api_pb2, api_pb2_grpc
 from tests.plugin.kubelet import HANG_S
 from tests.plugin.test_handover import refused, run
 from tests.plugin.world import CARDS, GI, World, card, grant_text, part, pod_of, share
-from tests.shm.conftest import Tenant
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -417,40 +414,6 @@ def test_a_resize_holds_at_once(tmp_path: Path) -> None:
                 )
                 now = policy(world, entry)
                 assert (now.generation, now.devices[0].memory, now.devices[0].cores) == (gen, memory, cores)
-
-    run(go())
-
-
-def test_k15_memory_that_is_given_back_is_confirmed_once_it_is_not_used_any_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also by an agent that came meanwhile."""
-    monkeypatch.setattr(agents, "SHRUNK_EVERY_S", 0.01)
-    kind = ("pod-u1", names.CONDITION_RESIZED)
-
-    async def go() -> None:
-        world = World(tmp_path)
-        smaller = pod_of("u1", text=grant_text("u1", gen=2, app=part(share(0, 4 * GI, held=8 * GI))), app=part())
-        async with world.running():
-            entry = await started(world, "u1", app=part(share(0, 8 * GI)))
-            tenant = Tenant(world.places.root / entry.name / "ledger")
-            tenant.ledger.ndev, tenant.ledger.uuid[0] = 1, CARDS[0].encode()  # as its first process writes it
-            tenant.take(3)
-            tenant.charge(3, 6 * GI // UNIT)
-            await world.pods.put(smaller)
-            await world.told.until(lambda told: kind in told.conditions)
-            assert world.told.conditions[kind][:2] == (False, "ShareStillUsed")
-            assert f"generation 2: container 'app' uses 6 GiB of card {CARDS[0]}" in world.told.conditions[kind][2]
-            assert policy(world, entry).devices[0].memory == 4 * GI, "it gets no more from now on"
-        world.told.conditions.clear()
-        async with world.running():
-            await world.pods.put(smaller)
-            await world.told.until(lambda told: kind in told.conditions)
-            assert not world.told.conditions[kind][0]
-            tenant.charge(3, -2 * GI // UNIT)
-            await world.told.until(lambda told: told.conditions[kind][0])
-            assert world.told.conditions[kind] == (True, "ShareResized", "generation 2")
-        tenant.close()
 
     run(go())
 

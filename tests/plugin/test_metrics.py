@@ -31,7 +31,7 @@ from partage_plugin.http import HttpServer
 from partage_plugin.metrics import MetricsPage
 from partage_plugin.monitor.reader import Held, Reader
 from partage_plugin.monitor.sampler import EVERY_S, FORGOTTEN_S, STALE_S, Sampler
-from partage_plugin.monitor.strangers import hand_overs_of
+from partage_plugin.monitor.whereabouts import hand_overs_of
 from partage_plugin.web import Answers, Pages
 from tests.kube.support import FakeClock, until
 from tests.shm.conftest import Tenant
@@ -313,7 +313,7 @@ def test_a_process_without_a_slot_is_seen_the_second_time(tmp_path: Path) -> Non
     hooked, bypassed, idle = (hand_over(tmp_path, letter * 32) for letter in "abc")
     slots = Tenant(hooked.ledger_path)
     slots.take(0, pid=5).host_pid = 500
-    use = {"GPU-a": CardUse(processes=frozenset({500, 600, 700}))}
+    use = {"GPU-a": CardUse(processes={500: 1, 600: None, 700: 1})}
     mounts = {600: bypassed.name, 700: "f" * 32}  # the latter is nobody's that we know
     held = [Held(entry, "team", entry.name[0], "app") for entry in (hooked, bypassed, idle)]
     reader = Reader(
@@ -321,7 +321,7 @@ def test_a_process_without_a_slot_is_seen_the_second_time(tmp_path: Path) -> Non
     )
     assert [found.hooked for found in reader.read().containers] == [True, None, None]
     assert [found.hooked for found in reader.read().containers] == [True, False, None]
-    use["GPU-a"] = CardUse(processes=frozenset({500}))
+    use["GPU-a"] = CardUse(processes={500: 1})
     assert [found.hooked for found in reader.read().containers] == [True, None, None]
     slots.close()
 

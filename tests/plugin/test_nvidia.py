@@ -134,7 +134,7 @@ def test_what_nvml_says_of_each_cards_use(tmp_path: Path) -> None:
         tmp_path,
         """
         def seen():
-            return {card.index: [now.used, now.busy, now.memory_busy, len(now.processes)]
+            return {card.index: [now.used, now.busy, now.memory_busy, len(now.processes or {})]
                     for card in cards if (now := world.backend.use().get(card.uuid)) is not None}
         found.append(await asyncio.to_thread(seen))
         faults.lose_device(there, 3)

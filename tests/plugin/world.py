@@ -13,6 +13,7 @@ from partage.model.grant import ContainerGrant, Grant, GrantShare, encode_grant
 from partage.model.need import Role
 from partage.model.node_devices import DeviceLink
 from partage_plugin.agent import Agent, Choices
+from partage_plugin.monitor.whereabouts import Place
 from partage_plugin.places import Places
 from partage_plugin.ports import Pod, PodChange, PodContainer
 from tests.plugin.kubelet import HANG_S, RESOURCE, Kubelet
@@ -43,6 +44,7 @@ class Cards:
     def __init__(self, *cards: Card) -> None:
         self.cards = cards or (card(0), card(1))
         self.fails: str | None = None
+        self.processes: dict[str, dict[int, int | None] | None] = {}  # by card: what the driver says of each
         self.cannot_hold: frozenset[str] = frozenset()
         self.released: list[tuple[GrantShare, ...]] = []
         self.changes: asyncio.Queue[HealthChange] = asyncio.Queue()
@@ -65,7 +67,9 @@ class Cards:
         return ContainerEdits(env={"VISIBLE": ",".join(uuids)}, nodes=nodes)
 
     def use(self) -> dict[str, CardUse]:
-        return {}
+        if self.fails is not None:
+            raise DeviceError("cards", self.fails, "cards are needed", "mend the test")
+        return {one.uuid: CardUse(processes=self.processes.get(one.uuid, {})) for one in self.cards}
 
     async def release(self, shares: Sequence[GrantShare]) -> None:
         self.released.append(tuple(shares))
@@ -247,6 +251,7 @@ class World:
         self.told = Told()
         self.watch = Watched()
         self.cordoned: set[str] = set()
+        self.places_of: dict[int, Place] = {}  # where each process is
 
     def make(self, **choices: Any) -> Agent:
         return Agent(
@@ -258,6 +263,7 @@ class World:
             watch=self.watch,
             library=self.library,
             cordoned=self.cordoned_now,
+            place_of=lambda pid: self.places_of.get(pid, Place()),
         )
 
     async def cordoned_now(self) -> set[str]:

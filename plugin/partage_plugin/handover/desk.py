@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import msgspec
 import structlog
 
-from partage.model import DeviceError, LedgerError, PolicyError, format_memory
+from partage.model import DeviceError, PolicyError, format_memory
 from partage.model.guarded import guarded
 from partage.model.need import Need
 from partage.shm import Policy, PolicyFile
@@ -409,26 +409,11 @@ class Desk:
             self._rewrite(held, grant, enforcement)
         return grant.gen
 
-    def above_its_limits(self, pod: Pod, generation: int) -> str | None:
-        """Say what of its cards a pod uses beyond the limits of this generation; empty: nothing.
-
-        None: that is not known, since these are not in force everywhere or a ledger cannot be read.
-        """
-        mine = [held for held in self._held.values() if held.pod_uid == pod.uid]
+    def given(self, pod: Pod, generation: int) -> tuple[Held, ...] | None:
+        """Return a pod's open hand-overs; None where the limits of this generation are not in force everywhere."""
+        mine = tuple(held for held in self._held.values() if held.pod_uid == pod.uid)
         is_late = any(late.pod_uid == pod.uid for late in self._late.values())
-        if is_late or any(held.generation < generation for held in mine):
-            return None
-        try:
-            for held in mine:
-                ledger = held.entry.ledger()
-                for device in held.entry.policy().devices:
-                    used = ledger.used(device.uuid) + device.overhead
-                    if used > device.memory:
-                        has, may = format_memory(used), format_memory(device.memory)
-                        return f"container {held.container!r} uses {has} of card {device.uuid}, its share is {may}"
-        except (LedgerError, PolicyError):
-            return None
-        return "" if mine else None
+        return None if is_late or not mine or any(held.generation < generation for held in mine) else mine
 
     def _rewrite(self, held: Held, grant: Grant, enforcement: Enforcement) -> None:
         part = grant.containers[held.container]

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Final
 from partage.model import PartageError, names
 from partage.shm import read_turn_lines, read_turns
 from partage_plugin.figures import CardFigures, ContainerFigures, Figures
-from partage_plugin.monitor.strangers import Strangers, hand_overs_of
+from partage_plugin.monitor.strangers import Strangers
+from partage_plugin.monitor.whereabouts import hand_overs_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping

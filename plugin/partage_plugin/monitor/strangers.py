@@ -8,29 +8,14 @@ it is nobody's); the agent does not see the host's processes (likewise).
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
+
+from partage_plugin.monitor.whereabouts import hand_overs_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     from partage.devices.backend import CardUse
-
-_PROC: Final = Path("/proc")
-_NAME: Final = re.compile(rb"/([0-9a-f]{32})(?= |/)")
-
-
-def hand_overs_of(pids: Collection[int], proc: Path = _PROC) -> frozenset[str]:
-    """Return the hand-overs that are mounted for any of these processes; it may name others that look like one."""
-    found: set[str] = set()
-    for pid in pids:
-        try:
-            text = (proc / str(pid) / "mountinfo").read_bytes()
-        except OSError:
-            continue  # it has ended
-        found |= {name.decode() for name in _NAME.findall(text)}
-    return frozenset(found)
 
 
 class Strangers:
@@ -42,7 +27,7 @@ class Strangers:
 
     def look(self, use: Mapping[str, CardUse], known: Collection[int]) -> dict[str, Collection[str]]:
         """Return card -> hand-overs with a process there that is not `known` and was not the time before."""
-        now = {uuid: one.processes - frozenset(known) for uuid, one in use.items()}
+        now = {uuid: frozenset(one.processes or ()) - frozenset(known) for uuid, one in use.items()}
         twice = {uuid: pids & self._before.get(uuid, frozenset()) for uuid, pids in now.items()}
         self._before = now
         return {uuid: self._whose(pids) for uuid, pids in twice.items() if pids}

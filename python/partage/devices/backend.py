@@ -60,13 +60,13 @@ class Inventory:
 class CardUse:
     """What a card's driver says of its use: bytes, permille of the time; None where it does not say.
 
-    `processes`: whose memory it shows, by the pids of this host.
+    `processes`: by the pids of this host the bytes that each holds, None where it does not say how much.
     """
 
     used: int | None = None
     busy: int | None = None
     memory_busy: int | None = None
-    processes: frozenset[int] = frozenset()
+    processes: Mapping[int, int | None] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,18 +118,13 @@ class Nvml:
             with contextlib.suppress(*nothing):
                 rates = pynvml.nvmlDeviceGetUtilizationRates(handle)
                 busy, memory_busy = rates.gpu * 10, rates.memory * 10
-        return CardUse(used, busy, memory_busy, frozenset(self.processes(uuid)))
+            return CardUse(used, busy, memory_busy, _holders(handle))
 
     def processes(self, uuid: str) -> dict[int, int]:
         """Return pid -> bytes of device memory on the device with this UUID, for processes with a known amount."""
         with self._card(uuid) as handle:
-            found: dict[int, int] = {}
-            for listing in (pynvml.nvmlDeviceGetComputeRunningProcesses, pynvml.nvmlDeviceGetGraphicsRunningProcesses):
-                with contextlib.suppress(pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound):
-                    for process in listing(handle):
-                        if process.usedGpuMemory is not None:
-                            found[process.pid] = max(found.get(process.pid, 0), process.usedGpuMemory)
-            return found
+            holders = _holders(handle) or {}
+            return {pid: amount for pid, amount in holders.items() if amount is not None}
 
     def utilization(self, uuid: str) -> dict[int, int]:
         """Return pid -> percent of the last second in which its kernels ran; empty where the driver does not tell."""
@@ -188,6 +183,19 @@ def _load(directory: Path) -> None:
         raise DeviceError(
             str(path), f"cannot be loaded ({error})", "NVML answers for the devices", "build it again"
         ) from error
+
+
+def _holders(handle: Any) -> dict[int, int | None] | None:
+    """Return pid -> bytes, None where NVML does not say how much; None in all where it lists no processes here."""
+    found: dict[int, int | None] | None = None
+    for listing in (pynvml.nvmlDeviceGetComputeRunningProcesses, pynvml.nvmlDeviceGetGraphicsRunningProcesses):
+        with contextlib.suppress(pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound):
+            listed = listing(handle)
+            found = {} if found is None else found
+            for process in listed:
+                amounts = [one for one in (found.get(process.pid), process.usedGpuMemory) if one is not None]
+                found[process.pid] = max(amounts, default=None)
+    return found
 
 
 def _memory(handle: Any) -> tuple[int, int, int]:
