@@ -310,13 +310,16 @@ def test_installed_upgraded_and_gone(plane: Cluster, chart_tools: Binaries) -> N
     assert list(ours()) == ["Lease/partage-scheduler"], "terms go on from there, with the pods that have grants of them"
 
 
+ASK: Json = {"memoryFactor": 7, "defaultCards": 0, "confined": False}
+
+
 def test_both_programs_read_pods_alike(chart_tools: Binaries) -> None:
     also = {"alsoKnownAs": ["hami-scheduler"]}
-    found = objects(rendered(chart_tools, {"ask": {"memoryFactor": 7, "defaultCards": 0}, "scheduler": also}))
+    found = objects(rendered(chart_tools, {"ask": ASK, "scheduler": also}))
     texts = {one["metadata"]["name"]: one["data"] for one in found if one["kind"] == "ConfigMap"}
     webhook = yaml.safe_load(texts["partage-webhook"]["webhook.yaml"])
     scheduler = yaml.safe_load(texts["partage-scheduler"]["scheduler.yaml"])
-    assert webhook["ask"] == scheduler["ask"] == {"memoryFactor": 7, "defaultCards": 0}
+    assert webhook["ask"] == scheduler["ask"] == ASK
     assert webhook["alsoKnownAs"] == ["hami-scheduler"] == scheduler["schedulers"][1:]
 
 

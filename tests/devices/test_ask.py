@@ -130,7 +130,14 @@ def test_what_a_share_means_nothing_with() -> None:
     assert problem.startswith("container loud: privileged; a pod with shares has no privileged container")
     (problem,) = problems_of(pod_of(gpu(), os={"name": "windows"}))
     assert problem.startswith("spec.os.name: windows; shares are held on Linux nodes")
-    assert read_ask(pod_of(gpu(0), initContainers=loud, os={"name": "windows"})) is None
+    (problem,) = problems_of(pod_of(gpu(), hostPID=True))
+    assert problem.startswith("spec.hostPID: true; a pod with shares sees its own processes only")
+    mighty = [{"name": "mighty", "securityContext": {"capabilities": {"add": ["SYS_ADMIN"]}}}]
+    (problem,) = problems_of(pod_of(gpu(), hostPID=False, initContainers=mighty))
+    assert problem.startswith("container mighty: capability SYS_ADMIN; a pod with shares cannot mount over")
+    assert read_ask(pod_of(gpu(), hostPID=True, initContainers=mighty), AskOptions(confined=False)) is not None
+    assert len(problems_of(pod_of(gpu(), initContainers=loud), AskOptions(confined=False))) == 1
+    assert read_ask(pod_of(gpu(0), initContainers=[*loud, *mighty], hostPID=True, os={"name": "windows"})) is None
     assert read_ask(pod_of(gpu(), os={"name": "linux"})) is not None
 
 

@@ -19,6 +19,7 @@ from partage import locks
 from partage.devices.backend import HealthChange
 from partage.model import PartageError, names
 from partage.shm import PolicyFile, read_ledger, read_policy
+from partage_plugin import agent as agents
 from partage_plugin import front
 from partage_plugin.handover.cdi import CdiDirectory
 from partage_plugin.handover.desk import Claim

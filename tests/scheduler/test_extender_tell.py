@@ -8,12 +8,16 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import pytest
 
+from partage.admission.options import AdmissionOptions
+from partage.devices.requests import AskOptions
 from partage.kube.events import QUEUE_MAX
 from partage.model import names
 from partage.scheduler.bind import BindOrder
 from partage.scheduler.tell import AGAIN_S, FRESH_S, REFRESH_S, SETTLE_S, SUCCESSES, Subject
 from partage.scheduler.views import WatchedPod
+from tests.admission.support import ask
 from tests.cluster.scheduling import node
 from tests.kube.support import until
 from tests.scheduler.extending import LOST, Desk
@@ -178,6 +182,40 @@ def test_a_pod_without_meaning_is_told_all_that_is_wrong() -> None:
         assert condition["reason"] == "InvalidRequest"
         assert "a lot" in condition["message"]
         assert "700" in condition["message"]
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("confined", [True, False])
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({"hostPID": True}, "spec.hostPID: true"),
+        ({"securityContext": {"capabilities": {"add": ["CAP_SYS_ADMIN"]}}}, "container app: capability SYS_ADMIN"),
+        ({"securityContext": {"privileged": True}}, "container app: privileged"),
+    ],
+    ids=["host-pids", "sys-admin", "privileged"],
+)
+def test_k09_what_lets_a_pod_out_is_refused_at_both_doors_in_the_same_words(
+    spec: dict[str, Any], words: str, confined: bool
+) -> None:
+    """By the webhook; and where that was down or passed over, by the scheduler."""
+
+    async def play() -> None:
+        options = AskOptions(confined=confined)
+        desk = Desk(node("a", cards=2), options=options)
+        pod = desk.pod("p", memory=1000)
+        (pod["spec"]["containers"][0] if "securityContext" in spec else pod["spec"]).update(spec)
+        answer = ask(pod, AdmissionOptions(ask=options), namespace="default")
+        async with told(desk):
+            fitting = desk.filter(pod)
+            conditions = await written(desk)
+        assert answer.allowed == bool(fitting) == (not confined and "privileged" not in words)
+        if answer.allowed:
+            assert conditions == []
+            return
+        assert words in answer.message
+        assert (conditions[0]["reason"], conditions[0]["message"]) == ("InvalidRequest", answer.message)
 
     asyncio.run(play())
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 from partage.admission.mutate import asks_for_cards, comes_near, hide_cards
 from partage.admission.patch import Patch
-from partage.admission.validate import left_alone, unconfined
+from partage.admission.validate import left_alone
 from partage.devices.ask import asks_for_shares
-from partage.model import Problem
+from partage.devices.escapes import privileged, unconfined
 from partage.model.hami_twin import ANNOTATION as TWIN
 from partage.model.names import GRANT
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from partage.admission.options import AdmissionOptions
+    from partage.model import Problem
     from partage.model.pod import ContainerView, PodView
 
 STEP: Final = "debug the node instead (kubectl debug node/...), or add one without it"
@@ -41,11 +42,9 @@ def problems_of_added(pod: PodView, before: PodView, options: AdmissionOptions) 
     if not granted and not (asks_for_shares(pod) and not left_alone(pod, options)):
         return
     for _, container in added_to(pod, before):
-        where, security = f"ephemeral container {container.name}", container.security_context
-        if security is not None and security.privileged:
-            accepted = "a pod with shares has no privileged container, for that sees whole cards"
-            yield Problem(where, "privileged", accepted, STEP)
-        yield from unconfined(container, where, options)
+        where = f"ephemeral container {container.name}"
+        yield from privileged(container, where, STEP)
+        yield from unconfined(container, where, options.ask)
 
 
 def patch_of_added(pod: PodView, before: PodView, options: AdmissionOptions) -> tuple[dict[str, object], ...]:

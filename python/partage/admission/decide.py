@@ -13,7 +13,7 @@ import msgspec
 from partage.admission.added import patch_of_added, problems_of_added
 from partage.admission.mutate import hide_by_hand, mutate
 from partage.admission.review import CREATE, EPHEMERAL, Answer, Request, ReviewError
-from partage.admission.validate import already_placed, escaping, forged, is_mirror, left_alone, warnings_of
+from partage.admission.validate import already_placed, forged, is_mirror, left_alone, warnings_of
 from partage.devices.ask import asks_for_shares, read_pod
 from partage.model import AskError
 from partage.model.pod import PodView
@@ -56,8 +56,8 @@ def _created(request: Request, options: AdmissionOptions, *, changes: bool) -> A
     try:
         reading = read_pod(pod, options.ask)
     except AskError as error:
-        return _refusal(pod, [*error.problems, *escaping(pod, options), *already_placed(pod)], _INVALID)
-    problems = [*escaping(pod, options), *already_placed(pod)] if reading else []
+        return _refusal(pod, [*error.problems, *already_placed(pod)], _INVALID)
+    problems = list(already_placed(pod)) if reading else []
     if problems:
         return _refusal(pod, problems, _FORBIDDEN)
     patch = mutate(pod, reading, options) if changes else ()

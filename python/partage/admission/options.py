@@ -21,7 +21,7 @@ class AdmissionOptions:
     `priority_classes`: whether they follow `nvidia.com/priority`; `hide_cards`: containers without a share are told of
     no card; `writers`: who may write grants; `nccl_seconds`: after how long a distributed job of which a part is
     missing gives up, 0: that is left to its image; `seccomp`: whether pods with shares that name no seccomp profile get
-    the runtime's; `confined`: whether such pods may not have the host's pids or SYS_ADMIN.
+    the runtime's.
     """
 
     ask: AskOptions = field(default_factory=AskOptions)
@@ -34,4 +34,3 @@ class AdmissionOptions:
     writers: frozenset[str] = frozenset({WRITER})
     nccl_seconds: int = NCCL_SECONDS
     seccomp: bool = True
-    confined: bool = True

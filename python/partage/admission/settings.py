@@ -103,9 +103,6 @@ class Settings(Section, frozen=True, kw_only=True):
     seccomp: Annotated[
         bool, key("Whether pods with shares that name no seccomp profile get `RuntimeDefault`.", live=True)
     ] = True
-    confined: Annotated[
-        bool, key("Whether pods with shares may have neither `hostPID` nor the capability `SYS_ADMIN`.", live=True)
-    ] = True
     ask: AskSettings = AskSettings()
     server: ServerSettings = ServerSettings()
     tls: TlsSettings = TlsSettings()
@@ -124,7 +121,6 @@ class Settings(Section, frozen=True, kw_only=True):
             writers=frozenset(self.writers),
             nccl_seconds=self.nccl_seconds,
             seccomp=self.seccomp,
-            confined=self.confined,
         )
 
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 
 from partage.model import Problem, names
 from partage.model.errors import cut
-from partage.model.guarded import guarded
 from partage.model.names import GRANT
 from partage.model.pod import DEFAULT_SCHEDULER
 
@@ -19,12 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from partage.admission.options import AdmissionOptions
-    from partage.model.pod import ContainerView, PodView
+    from partage.model.pod import PodView
 
 MIRROR: Final = "kubernetes.io/config.mirror"  # what kubelet shows of a pod that it has from a file
 NAMED_MAX: Final = 8  # annotations of one answer: a pod may have a hundred thousand, and others wait meanwhile
-STEP: Final = "drop it, or run what needs it in a pod without shares"
-_UNCONFINED: Final = frozenset({"ALL", "SYS_ADMIN"})
 #: Annotations of ours that a pod may have; the grant is another matter.
 KNOWN: Final = frozenset(
     {
@@ -58,43 +55,6 @@ def forged(pod: PodView, user: str, options: AdmissionOptions) -> Iterator[Probl
         accepted = f"only {', '.join(sorted(options.writers))} writes grants"
         step = "leave the annotation out (of the pod template too) and let the scheduler place the pod"
         yield Problem(f"annotation {annotation}", f"written by {user or 'nobody known'}", accepted, step)
-
-
-def escaping(pod: PodView, options: AdmissionOptions) -> Iterator[Problem]:
-    """Yield what lets a pod with shares out of them: a mount over what holds the limit, and more where confined.
-
-    That is the host's pids, by which root reaches into others' containers, and SYS_ADMIN, which can mount over what
-    holds the limit. What no administrator can allow, a privileged container, is refused by whoever reads the pod.
-    """
-    for container, _, _ in pod.each():
-        yield from covering(container)
-    if not options.confined:
-        return
-    if pod.spec.host_pid:
-        yield Problem("spec.hostPID", "true", "a pod with shares sees its own processes only", STEP)
-    for container, _, _ in pod.each():
-        yield from unconfined(container, f"container {container.name}", options)
-
-
-def covering(container: ContainerView) -> Iterator[Problem]:
-    """Yield the volumes of a container that would lie over what holds its limits."""
-    for mount in container.volume_mounts or ():
-        place = guarded(mount.mount_path)
-        if place is not None:
-            field = f"container {container.name}, volumeMounts"
-            accepted = f"{place} is the library's"
-            yield Problem(field, f"mountPath {cut(mount.mount_path)}", accepted, "mount it elsewhere")
-
-
-def unconfined(container: ContainerView, where: str, options: AdmissionOptions) -> Iterator[Problem]:
-    """Yield the capabilities by which a container gets out of the pod's shares, where pods are to be confined."""
-    security = container.security_context
-    if not options.confined or security is None or security.capabilities is None:
-        return
-    added = {name.upper().removeprefix("CAP_") for name in security.capabilities.add or ()}
-    for name in sorted(added & _UNCONFINED):
-        accepted = "a pod with shares cannot mount over what holds its limits"
-        yield Problem(where, f"capability {name}", accepted, STEP)
 
 
 def left_alone(pod: PodView, options: AdmissionOptions) -> str:

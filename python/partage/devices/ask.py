@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from partage.devices.enflame.resources import VENDOR as ENFLAME
+from partage.devices.escapes import escapes
 from partage.devices.kunlun.resources import VENDOR as KUNLUN
 from partage.devices.metax.resources import VENDOR as METAX
 from partage.devices.neuron.resources import VENDOR as NEURON
@@ -128,7 +129,7 @@ def read_pod(pod: PodView | Mapping[str, object], options: AskOptions = DEFAULTS
                 vendors[vendor.name] = vendor
                 found.append(Found(path, role, container, amounts, _container_ask(asked, role, amounts, of_pod)))
     if found:
-        _check_host(view, problems)
+        problems += escapes(view, options)
     _check_together(found, problems)
     wishes = read_wishes(annotated, tuple(vendors.values())) if found else Wishes()
     if problems:
@@ -163,21 +164,6 @@ def _check_ephemeral(view: PodView, problems: list[Problem]) -> None:
             accepted = "an ephemeral container has no resources"
             where = f"ephemeral container {container.name}"
             problems.append(Problem(where, "asks for shares", accepted, "use kubectl exec in a container with a share"))
-
-
-def _check_host(view: PodView, problems: list[Problem]) -> None:
-    """Note what makes a share mean nothing: a privileged container sees every device node, and Windows has none.
-
-    Here and not in admission alone: a pod that came past the webhook and names our scheduler must get no grant either.
-    """
-    for container, _, _ in view.each():
-        if container.security_context is not None and container.security_context.privileged:
-            accepted = "a pod with shares has no privileged container, for that sees whole cards"
-            step = "drop it, or run what needs it in a pod without shares"
-            problems.append(Problem(f"container {container.name}", "privileged", accepted, step))
-    if view.spec.os is not None and view.spec.os.name == "windows":
-        accepted = "shares are held on Linux nodes"
-        problems.append(Problem("spec.os.name", "windows", accepted, "leave the shares out, or use a Linux image"))
 
 
 def _check_kinds(asked: Requested) -> None:

@@ -23,6 +23,9 @@ class AskSettings(Section, frozen=True, kw_only=True):
         CorePolicy,
         key("Class of shares where a pod names none: force = fixed, default and disable = burst; empty: by its cores."),
     ] = ""
+    confined: Annotated[
+        bool, key("Whether pods with shares may have neither `hostPID` nor the capability `SYS_ADMIN`.")
+    ] = True
 
     def options(self) -> AskOptions:
         """Return it as `read_ask` takes it."""
@@ -32,4 +35,5 @@ class AskSettings(Section, frozen=True, kw_only=True):
             default_memory=self.default_memory,
             default_cores=self.default_cores,
             core_policy=self.core_policy,
+            confined=self.confined,
         )

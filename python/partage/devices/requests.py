@@ -32,7 +32,8 @@ class AskOptions:
 
     `memory_factor`: how many MiB one of `nvidia.com/gpumem` means; `default_cards` where a pod names memory or cores
     only (0: such pods are refused); `default_memory` in MiB (0: the whole card) and `default_cores` in percent where it
-    names none; `core_policy`: how cores are held where the pod says no class.
+    names none; `core_policy`: how cores are held where the pod says no class; `confined`: whether pods with shares may
+    have neither the host's pids nor SYS_ADMIN.
     """
 
     memory_factor: int = 1
@@ -40,6 +41,7 @@ class AskOptions:
     default_memory: int = 0
     default_cores: int = 0
     core_policy: CorePolicy = ""
+    confined: bool = True
 
 
 @dataclass(frozen=True, slots=True)

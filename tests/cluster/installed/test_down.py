@@ -61,6 +61,11 @@ def test_nobody_waits_and_nothing_runs_unlimited(installed: Installed, namespace
     found = namespace.run(named)
     assert shares(found)["app"][0].memory == 1000 * MI
     assert held(namespace, "named") < 1000
+    lets_out = pod("lets-out", container("app", BOX, ["/greedy"], limits=limits(1000, 10)), scheduler=names.SCHEDULER)
+    lets_out["spec"]["hostPID"] = True
+    namespace.create(lets_out)
+    refused = namespace.wait("lets-out", lambda found: bool(condition(found, names.CONDITION_PLACED)), what="told why")
+    assert "spec.hostPID: true; a pod with shares" in condition(refused, names.CONDITION_PLACED)["message"]
     without_endpoints(installed)
     goes_on(installed, namespace, "unreached")
     namespace.create(pod("whole", container("app", BOX, ["/greedy"], limits={"nvidia.com/gpu": "1"})))
