@@ -14,9 +14,12 @@ from partage.model import names
 from partage.model.grant import condition_message, parse_grant
 from partage.model.units import GI
 from tests.cluster.api import PATIENCE_S, STRATEGIC
+from tests.cluster.apiproxy import ApiProxy
 from tests.cluster.scheduling import APISERVER, Site, share_pod
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.cluster.api import Api, Json
     from tests.cluster.conftest import OpenControlPlane
 
@@ -25,8 +28,8 @@ PRIORITIES = {"high": 1000, "middle": 500, "low": 10, "polite": 900}
 
 
 @pytest.fixture
-def site(control_plane: OpenControlPlane) -> Site:
-    """One node with one card of 80 GB, our scheduler, and priority classes."""
+def proxied(control_plane: OpenControlPlane) -> Iterator[tuple[Site, ApiProxy]]:
+    """One node with one card of 80 GB, our scheduler behind a proxy, and priority classes."""
     cluster = control_plane(scheduler=False, apiserver_flags=APISERVER, controller_manager_flags=[CONTROLLERS])
     made = Site(cluster).prepare()
     for name, value in PRIORITIES.items():
@@ -34,8 +37,15 @@ def site(control_plane: OpenControlPlane) -> Site:
         more = {"value": value, "preemptionPolicy": "Never" if name == "polite" else "PreemptLowerPriority"}
         cluster.api.create("priorityclasses.scheduling.k8s.io", {**body, **more})
     made.nodes(1, cards=1, memory=80 * GI)
-    made.replica("a", election=False).start()
-    return made
+    with ApiProxy(cluster) as proxy:
+        made.replica("a", election=False, server=proxy.url).start()
+        yield made, proxy
+
+
+@pytest.fixture
+def site(proxied: tuple[Site, ApiProxy]) -> Site:
+    """The same, where nothing is in the way."""
+    return proxied[0]
 
 
 def run(site: Site, name: str, gib: int, priority: str, *, cores: int = 0, **labels: str) -> None:
@@ -113,19 +123,43 @@ def test_c142_the_fewest_right_victims_go_and_the_place_is_kept(site: Site) -> N
     wait_told(site, ("winner", "PreemptionStarted"), ("new", "Preempted"))
 
 
-def test_c144_a_budget_is_kept(site: Site) -> None:
+def test_c144_a_budget_is_kept(proxied: tuple[Site, ApiProxy]) -> None:
+    """Also one that changes while the eviction is on its way: another goes then, or nobody until it allows more."""
+    site, proxy = proxied
     api = site.cluster.api
-    budget = {"minAvailable": 2, "selector": {"matchLabels": {"app": "web"}}}
+    budget = {"minAvailable": 1, "selector": {"matchLabels": {"app": "web"}}}
     body = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "web"}, "spec": budget}
     api.create("poddisruptionbudgets.policy", body, "default")
     for name in ("web-1", "web-2"):
         run(site, name, 20, "low", app="web")
-    run(site, "other", 40, "middle")
+    run(site, "filler", 40, "high")
+
+    def less() -> None:
+        api.patch("poddisruptionbudgets.policy", "web", {"spec": {"minAvailable": 2}}, "default")
+
+    asked = proxy.rule("POST", "/web-2/eviction$", None, before=less)
     add(site, "winner", 20, "high")
+    wait_told(site, ("winner", "PreemptionStarted"), ("winner", "PreemptionFailed"))
+    assert asked.said == 429, "the API server has the last word"
+    assert alive(site) == ["filler", "web-1", "web-2", "winner"]
+    end(site, "filler")
+    wait_bound(site, "winner")
+    run(site, "other", 20, "middle")
+    add(site, "second", 20, "high")
     assert wait_evicted(site, 1) == ["other"], "rather one of higher priority than one that its budget protects"
     end(site, "other")
-    wait_bound(site, "winner")
-    assert alive(site) == ["web-1", "web-2", "winner"]
+    wait_bound(site, "second")
+    add(site, "third", 20, "high")
+    api.wait("pods", "third", waits, "default", what="told that it waits")
+    assert alive(site) == ["second", "third", "web-1", "web-2", "winner"]
+    api.patch("poddisruptionbudgets.policy", "web", {"spec": {"minAvailable": 1}}, "default")
+    assert wait_evicted(site, 1) == ["web-2"], "as soon as it may"
+
+
+def waits(pod: Json) -> bool:
+    """Whether our scheduler has said of a pod that no card has room."""
+    found = [one for one in pod["status"].get("conditions") or [] if one["type"] == names.CONDITION_PLACED]
+    return bool(found) and found[0]["reason"] == "CardInsufficientMemory"
 
 
 def test_a_running_share_is_resized_or_the_pod_says_why_not(site: Site) -> None:

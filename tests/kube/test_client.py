@@ -151,6 +151,27 @@ def test_a_create_whose_answer_was_lost_is_not_sent_twice() -> None:
     scenario(play)
 
 
+def test_an_eviction_that_a_budget_refuses_is_not_repeated() -> None:
+    """No waiting of ours mends it; whoever asked hears that it was a budget."""
+    said = {"reason": "TooManyRequests", "message": "it would", "details": {"causes": [{"reason": "DisruptionBudget"}]}}
+
+    async def play(server: ApiServer) -> None:
+        pod = Pod(metadata=ObjectMeta(name="b", namespace="default"), spec=PodSpec(containers=[Container(name="c")]))
+        async with client_of(server, FakeClock(jumps=True)) as client:
+            server.faults.append(Fault(429, {"Retry-After": "10"}, body=json.dumps(said)))
+            with pytest.raises(KubeError, match="it would") as caught:
+                await client.create(pod)
+            assert (caught.value.status, caught.value.causes) == (429, {"DisruptionBudget"})
+            for details in (None, {}, {"causes": None}, {"causes": [{"message": "x"}]}):
+                server.faults.append(Fault(403, body=json.dumps({**said, "details": details})))
+                with pytest.raises(KubeError, match="it would") as caught:
+                    await client.create(pod)
+                assert caught.value.causes == frozenset()
+            assert server.count("POST") == 5
+
+    scenario(play)
+
+
 def test_nobody_listens() -> None:
     async def play(server: ApiServer) -> None:
         clock = FakeClock(jumps=True)

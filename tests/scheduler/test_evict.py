@@ -11,11 +11,13 @@ import msgspec
 import pytest
 from lightkube.resources.core_v1 import PodEviction, PodStatus
 
+from partage.kube.client import BUDGET
 from partage.model import KubeError
 from partage.scheduler.books import Books
 from partage.scheduler.budgets import Budget, Budgets, Requirement
 from partage.scheduler.evict import KEEP_S, PLAN_S, Evictor
 from partage.scheduler.facts import PodFacts
+from partage.scheduler.later import WAIT_MAX_S, WAIT_S, Later
 from partage.scheduler.views import WatchedPod
 from tests.kube.support import FakeClock, until
 from tests.scheduler.support import ask, node, place, want
@@ -39,6 +41,8 @@ class World:
         self.pods: dict[str, WatchedPod] = {}
         self.budgets = Budgets()
         self.evicted: list[str] = []
+        self.trials: list[str] = []
+        self.kept: set[str] = set()  # by a budget of which nobody here has heard yet
         self.refusals: list[int] = []
         self.nominated: list[tuple[str, str]] = []
         self.events: list[tuple[str, str]] = []
@@ -81,9 +85,11 @@ class World:
         assert obj.deleteOptions is not None
         assert obj.deleteOptions.preconditions is not None
         assert obj.deleteOptions.preconditions.uid == name
+        if name in self.kept:
+            raise KubeError("eviction", "no", "", "", status=429, causes=frozenset({BUDGET}))
         if self.refusals:
             raise KubeError("eviction", "no", "", "", status=self.refusals.pop(0))
-        self.evicted.append(name)
+        (self.trials if obj.deleteOptions.dryRun else self.evicted).append(name)
 
     async def patch(self, resource: type, name: str, body: dict[str, Any], *, namespace: str) -> None:
         assert (resource, namespace, body["metadata"]["uid"]) == (PodStatus, "default", "winner")
@@ -190,21 +196,116 @@ def test_k22_pods_of_one_shape_that_want_other_nodes_are_planned_for_each() -> N
     assert world.evicted == ["low-m"]
 
 
-def test_c144_a_budget_that_refuses_is_waited_for() -> None:
+def test_c144_an_eviction_that_a_budget_refuses_ends_the_plan_at_once() -> None:
+    """And the next best goes; the pod says why."""
+    world = World()
+    world.add("web", 1, 40, app="web")
+    world.add("other", 50, 40)
+    world.kept = {"web"}
+
+    async def script() -> None:
+        world.want(100, 40)
+        await until(lambda: world.evicted == ["other"])
+        assert world.evictor.node_of("winner") == "n"
+
+    play(world, script)
+    failed = [message for message, warning in world.messages if warning]
+    assert failed == [
+        f"default/web on node n is kept by its disruption budget, for {WAIT_S:g} s or until that allows more"
+    ]
+    assert world.events[:2] == [("winner", "PreemptionStarted"), ("winner", "PreemptionFailed")]
+
+
+def test_c144_nobody_goes_before_all_may() -> None:
+    """One of two victims is kept: the other would end in vain, and again with each plan."""
+    world = World()
+    for name, kind in (("one", "x"), ("web", "web")):
+        world.add(name, 1, 40, app=kind)
+    world.kept = {"web"}
+
+    async def script() -> None:
+        world.want(100, 80)
+        await until(lambda: ("winner", "PreemptionFailed") in world.events)
+        await settle()
+        assert world.books.nodes["n"].memory == [0], "no place is kept meanwhile"
+        for _ in range(20):
+            world.clock.advance(2)
+            await settle()
+        assert world.evicted == []
+        world.kept.clear()
+        world.evictor.budget_grew()
+        world.clock.advance(6)
+        await until(lambda: sorted(world.evicted) == ["one", "web"])
+
+    play(world, script)
+    tried = [event for event in world.events if event == ("winner", "PreemptionFailed")]
+    assert 2 <= len(tried) <= 4, "at 0, 5 and 15 seconds of 40: each wait is twice as long"
+
+
+def test_c144_a_plan_beyond_the_budgets_is_not_begun() -> None:
     world = World()
     world.budgets = Budgets((Budget("default", "web", WEB, 1),))
     for name in ("r1", "r2"):
         world.add(name, 1, 40, app="web")
 
     async def script() -> None:
-        world.refusals = [429]
         world.want(100, 80)
-        await until(lambda: world.clock.sleeping == 2)
-        assert world.evicted == []
-        world.clock.advance(2)
+        await until(lambda: world.messages != [])
+        await settle()
+        assert world.evicted == world.trials == []
+        assert world.evictor.node_of("winner") is None
+        world.budgets = Budgets((Budget("default", "web", WEB, 2),))
+        world.evictor.budget_grew()
+        world.clock.advance(6)
         await until(lambda: len(world.evicted) == 2)
 
     play(world, script)
+    assert "needs 1 more of its pods to go than disruption budgets allow now" in world.messages[0][0]
+
+
+def test_an_api_server_that_has_no_time_is_asked_again() -> None:
+    world = full()
+
+    async def script() -> None:
+        world.refusals = [429]
+        world.want(100, 8)
+        await until(lambda: world.clock.sleeping == 2)
+        assert world.evicted == []
+        world.clock.advance(2)
+        await until(lambda: len(world.evicted) == 1)
+
+    play(world, script)
+    assert ("winner", "PreemptionFailed") not in world.events
+
+
+def test_waits_double_and_a_budget_that_grows_ends_them_though_never_at_once() -> None:
+    clock = FakeClock()
+    later = Later(clock)
+    wanted = (cast("PodView", watched("winner", 100)), ask(want(gib=1), uid="winner"), None)
+    waits = [later.refused(wanted) for _ in range(9)]
+    assert waits == [WAIT_S * 2**number for number in range(6)] + [WAIT_MAX_S] * 3
+    later.budget_grew()
+    assert later.take_due() == []
+    clock.advance(WAIT_S)
+    assert later.take_due() == [wanted]
+    assert later.take_due() == [], "once"
+    later.in_vain(wanted)
+    clock.advance(10 * WAIT_MAX_S)
+    assert later.take_due() == [], "for one in vain only a budget is a reason"
+    later.budget_grew()
+    assert later.take_due() == [wanted]
+    later.refused(wanted)
+    later.forget("winner")
+    later.put_off(wanted)
+    later.put_off(wanted)
+    assert later.take_due() == []
+    clock.advance(WAIT_S)
+    assert later.take_due() == [wanted], "what was new is seen"
+    later.put_off(wanted)
+    later.refused(wanted)
+    later.forget("winner")
+    clock.advance(WAIT_MAX_S)
+    assert later.take_due() == []
 
 
 def test_a_budget_that_allows_nothing_protects() -> None:

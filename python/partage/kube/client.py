@@ -13,6 +13,7 @@ names, every part of which may be None.
 Every failure is a KubeError with HTTP's status (0: no whole answer) and the API's reason; a caller asks
 `error.status == 404`. Too many requests (429, after the server's Retry-After), server errors and broken connections
 are tried again with growing waits, a bounded number of times; but a `create` only after 429, for it may have happened.
+An eviction that a disruption budget refuses (429 with that cause) is not: whoever asked decides what to do instead.
 Who may write only while something holds (a leader, while it leads) takes `client.guarded(holds)`: that is asked before
 each try of a request that changes something, and its no is a KubeError of 429 `NotNow`, with nothing sent.
 """
@@ -56,6 +57,9 @@ PAGE: Final = 500
 QUIET_S: Final = 150.0  # without a bookmark, which come once a minute, the connection is taken for dead
 BAD: Final = 400
 TOO_MANY: Final = 429
+BUDGET: Final = (
+    "DisruptionBudget"  # the cause of a 429 that no waiting mends: what it says is of the cluster, not of us
+)
 READS: Final = frozenset({"get", "list"})
 AGAIN: Final = frozenset({500, 502, 503, 504})
 MESSAGE_MAX: Final = 500
@@ -289,7 +293,8 @@ class Client:
                     return self._decoded(method, request, response)
                 problem = _refused(request, response.status_code, response.content)
                 wait = _retry_after(response)
-                again = problem.status == TOO_MANY or (repeats and problem.status in AGAIN)
+                is_busy = problem.status == TOO_MANY and BUDGET not in problem.causes
+                again = is_busy or (repeats and problem.status in AGAIN)
             failures += 1
             wait = max(wait, self._retry.waits.wait(failures, self._random))
             late = self._clock.now() - begin + wait > self._retry.total_s
@@ -346,11 +351,30 @@ _STEPS: Final = {
 }
 
 
+class _Cause(msgspec.Struct):
+    """One of the things behind a refusal."""
+
+    reason: str = ""
+
+
+class _Details(msgspec.Struct):
+    """What more a refusal says; some say null."""
+
+    causes: tuple[_Cause, ...] | None = None
+
+
 class _Status(msgspec.Struct):
     """The API's own description of a refusal."""
 
     reason: str = ""
     message: str = ""
+    details: _Details | None = None
+
+    @property
+    def causes(self) -> frozenset[str]:
+        """The words for what is behind it."""
+        found = self.details.causes if self.details is not None else None
+        return frozenset(cause.reason for cause in found or () if cause.reason)
 
 
 def _refused(request: BasicRequest, status: int, content: bytes) -> KubeError:
@@ -358,13 +382,17 @@ def _refused(request: BasicRequest, status: int, content: bytes) -> KubeError:
         said = msgspec.json.decode(content, type=_Status)
     except (msgspec.DecodeError, UnicodeError):
         said = _Status(message=content.decode(errors="replace"))
-    return _refusal(request, status, said.reason, said.message)
+    return _refusal(request, status, said.reason, said.message, said.causes)
 
 
-def _refusal(request: BasicRequest, status: int, reason: str, message: str) -> KubeError:
+def _refusal(
+    request: BasicRequest, status: int, reason: str, message: str, causes: frozenset[str] = frozenset()
+) -> KubeError:
     value = f"{status} {reason}: {message[:MESSAGE_MAX]}" if message else f"{status} {reason}"
     step = _STEPS.get(status, "tried again where it may help; look at the API server where it goes on")
-    return KubeError(_subject(request), value, "the API server refuses", step, status=status, reason=reason)
+    return KubeError(
+        _subject(request), value, "the API server refuses", step, status=status, reason=reason, causes=causes
+    )
 
 
 def _unanswered(request: BasicRequest, error: Exception) -> KubeError:

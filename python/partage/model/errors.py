@@ -122,12 +122,22 @@ class NodeDevicesError(PartageError):
 class KubeError(PartageError):
     """The API server refuses a request, or does not answer.
 
-    `status` is HTTP's, 0 where no whole answer came; `reason` the API's own word for it, such as `AlreadyExists`.
+    `status` is HTTP's, 0 where no whole answer came; `reason` the API's own word for it, such as `AlreadyExists`;
+    `causes` its words for what is behind that, such as `DisruptionBudget`.
     """
 
-    def __init__(  # noqa: PLR0913 -- four parts of every message and the two that programs ask for
-        self, subject: str, value: object, limit: str, step: str, *, status: int = 0, reason: str = ""
+    def __init__(  # noqa: PLR0913 -- four parts of every message and those that programs ask for
+        self,
+        subject: str,
+        value: object,
+        limit: str,
+        step: str,
+        *,
+        status: int = 0,
+        reason: str = "",
+        causes: frozenset[str] = frozenset(),
     ) -> None:
         self.status = status
         self.reason = reason
+        self.causes = causes
         super().__init__(subject, value, limit, step)

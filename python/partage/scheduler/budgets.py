@@ -65,6 +65,14 @@ class Budgets:
         return tuple(budget for budget in self.budgets if budget.covers(namespace, labels))
 
 
+def allows_more(before: PodDisruptionBudget | None, now: PodDisruptionBudget | None) -> bool:
+    """Whether a budget that has changed (None: was not, or is no more) may let a pod go that it kept before."""
+    was, is_now = (None if one is None else _read(one) for one in (before, now))
+    if was is None:
+        return False
+    return is_now is None or is_now.allowed > was.allowed or is_now.requirements != was.requirements
+
+
 def overdrawn(budgets: Iterable[Sequence[Budget]]) -> int:
     """Return by how many pods budgets are exceeded if pods with these budgets are evicted at once."""
     counts = Counter(budget for of_pod in budgets for budget in of_pod)

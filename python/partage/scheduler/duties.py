@@ -18,7 +18,7 @@ from lightkube.resources.policy_v1 import PodDisruptionBudget
 from partage.devices.ask import read_ask
 from partage.kube import EventRecorder, Informer, Rate
 from partage.model import names
-from partage.scheduler.budgets import Budgets, read_budgets
+from partage.scheduler.budgets import Budgets, allows_more, read_budgets
 from partage.scheduler.evict import Evictor
 from partage.scheduler.quota.book import QuotaBook
 from partage.scheduler.quota.feed import QuotaFeed, QuotaRefused, reads
@@ -72,6 +72,7 @@ class Duties:
         self.resizer = Resizer(client, books, self.quotas, clock, Conditions(client, clock), term=term)
         books.promises = self.quotas
         self._quota_objects.subscribe(self._quota)
+        self._budget_objects.subscribe(self._budget)
         watch.pods.subscribe(self.quotas.pod_changed)
         watch.nodes.subscribe(self._node)
 
@@ -127,6 +128,11 @@ class Duties:
     def _quota(self, change: Change[ResourceQuota]) -> None:
         self.quotas.quota_changed(change)
         self.status.look_again(change.key.namespace, change.key.name)
+
+    def _budget(self, change: Change[PodDisruptionBudget]) -> None:
+        gone = change.kind == "deleted"
+        if allows_more(change.object if gone else change.old, None if gone else change.object):
+            self.evictor.budget_grew()
 
     # ---- what the parts ask for --------------------------------------------------------------------------------------
 

@@ -2,12 +2,14 @@
 
 The extender calls `wanted` when no node takes a pod; all else happens in `run`, so that no filter waits for it. A plan
 (`preempt.py`) first becomes a claim in the books, so that nobody else gets what the victims leave; then the victims are
-evicted through the API, which holds disruption budgets (what a budget refuses now is tried again while the plan lives),
-and the pod's `nominatedNodeName` says where it will go. Where pods of lower priority end anyway and that is enough,
-nobody is evicted and the place that they leave is kept in the same way. The claim ends when the pod is bound or gone,
-when it fits elsewhere first, or `KEEP_S` after the last victim has gone. What can go wrong: an eviction is refused for
-good, or the place is lost (its node goes, a card fails, somebody else binds a pod there). The plan is then given up,
-with an event on the pod, and another is made, without the victim that cannot go.
+evicted through the API, which holds disruption budgets, and the pod's `nominatedNodeName` says where it will go. Of
+several victims none goes before the API has said of each that it may, and a plan that needs more than budgets allow is
+not begun: nobody ends in vain, time after time. Where pods of lower priority end anyway and that is enough, nobody is
+evicted and the place that they leave is kept in the same way. The claim ends when the pod is bound or gone, when it
+fits elsewhere first, or `KEEP_S` after the last victim has gone. What can go wrong: an eviction is refused, by a budget
+or for good, or the place is lost (its node goes, a card fails, somebody else binds a pod there). The plan is then given
+up at once, with an event on the pod, and another is made, without the victim that cannot go; where there is none,
+`later.py` says when that is tried again.
 """
 
 from __future__ import annotations
@@ -22,10 +24,12 @@ import structlog
 from lightkube.models.meta_v1 import DeleteOptions, ObjectMeta, Preconditions
 from lightkube.resources.core_v1 import PodEviction, PodStatus
 
+from partage.kube.client import BUDGET
 from partage.model import KubeError, ShareRefused, names
 from partage.scheduler.answers import Placement
 from partage.scheduler.budgets import Budgets
 from partage.scheduler.fits import fit_plan, plan_of
+from partage.scheduler.later import Later
 from partage.scheduler.preempt import Preemption, Victim, choosing, cost_of, units_of
 
 if TYPE_CHECKING:
@@ -35,6 +39,7 @@ if TYPE_CHECKING:
     from partage.model.ask import PodAsk, Shape
     from partage.model.pod import PodView
     from partage.scheduler.cards import NodeState
+    from partage.scheduler.later import Wanted
     from partage.scheduler.plan import Defaults, Plan
     from partage.scheduler.preempt import Unit
     from partage.scheduler.views import WatchedPod
@@ -42,11 +47,12 @@ if TYPE_CHECKING:
 KEEP_S: Final = 60.0  # the place, once the last victim has gone
 PLAN_S: Final = 600.0  # a plan lives at most: a victim may take its time to end
 NAMED: Final = 5  # victims in a message
-AGAIN_S: Final = 2.0  # between tries of what a budget refuses
+AGAIN_S: Final = 2.0  # between tries of what the API server has no time for
 STUCK: Final = timedelta(seconds=60)  # after all of its time to end: its driver hangs, or its node is lost
 REST_S: Final = 5.0  # before the same pod, or one of its shape for the same nodes, is planned for again in vain
 QUEUE_MAX: Final = 1000
 TOO_MANY: Final = 429
+DRY_RUN: Final = "All"
 GONE: Final = frozenset({404, 409})
 NEVER: Final = "Never"
 
@@ -56,6 +62,9 @@ PREEMPTED: Final = "Preempted"
 GIVEN_UP: Final = "PreemptionFailed"
 
 log = structlog.get_logger("partage.scheduler")
+
+
+_Kind = tuple["Shape", int, "frozenset[str] | None"]
 
 
 class Claims(Protocol):
@@ -93,7 +102,12 @@ class Underway:
     until: float
     nodes: tuple[str, ...] | None  # that were asked about
     left: dict[str, Victim] = field(default_factory=dict)  # victims that are still there
-    evicted: set[str] = field(default_factory=set)
+    evicted: set[str] = field(default_factory=set)  # or on their way out anyway
+
+    @property
+    def wanted(self) -> Wanted:
+        """Who wants room, and where."""
+        return self.pod, self.ask, self.nodes
 
 
 class Evictor:
@@ -120,10 +134,12 @@ class Evictor:
         self._budgets = budgets
         self._told = told
         self._members = members
-        self._queue: dict[str, tuple[PodView, PodAsk, tuple[str, ...] | None]] = {}
+        self._queue: dict[str, Wanted] = {}
+        self._later = Later(clock)
         self._tried_at: dict[str, float] = {}
-        self._in_vain: dict[tuple[Shape, int, frozenset[str] | None], float] = {}
+        self._in_vain: dict[_Kind, float] = {}
         self._barred: dict[str, float] = {}  # pods whose eviction was refused for good: until when they are left alone
+        self._kept: dict[str, float] = {}  # by a budget: likewise, unless it allows more
         self._underway: dict[str, Underway] = {}
         self._wake = asyncio.Event()
         self.evictions = 0
@@ -141,14 +157,23 @@ class Evictor:
 
     def saw(self, pod: WatchedPod) -> None:
         """Take note of a pod: the one for which room was made has its place, or needs none any more."""
+        if not pod.waits:
+            self._later.forget(pod.uid)
         if not pod.waits and (pod.uid in self._underway or pod.uid in self._queue):
             self._end(pod.uid)
 
     def gone(self, uid: str) -> None:
         """Take note that a pod is gone: a victim, or the one for which room was made."""
+        self._later.forget(uid)
         self._end(uid)
         for underway in self._underway.values():
             self._is_gone(underway, uid)
+
+    def budget_grew(self) -> None:
+        """Take note that some disruption budget allows more than before."""
+        self._kept.clear()
+        self._in_vain.clear()
+        self._later.budget_grew()
 
     def node_of(self, uid: str) -> str | None:
         """Return where room is being made for a pod."""
@@ -188,20 +213,29 @@ class Evictor:
             self._tried_at = {uid: at for uid, at in self._tried_at.items() if now - at < REST_S}
             self._in_vain = {shape: at for shape, at in self._in_vain.items() if now - at < REST_S}
             self._barred = {uid: until for uid, until in self._barred.items() if until > now}
+            self._kept = {uid: until for uid, until in self._kept.items() if until > now}
+            for wanted in self._later.take_due():
+                ask = wanted[1]
+                if ask.uid not in self._underway:
+                    self._in_vain.pop(_kind(ask, wanted[2]), None)
+                    self._queue[ask.uid] = wanted
+                    self._wake.set()
 
     async def _start(self, pod: PodView, ask: PodAsk, nodes: tuple[str, ...] | None) -> Underway | None:
         """Plan for one pod, and claim the place; None where nobody's end would help."""
         self._tried_at[ask.uid] = now = self._clock.now()
-        shape = (ask.shape, ask.priority, None if nodes is None else frozenset(nodes))
+        shape = _kind(ask, nodes)
         if now - self._in_vain.get(shape, float("-inf")) < REST_S:
+            self._later.put_off((pod, ask, nodes))
             return None
         known = self._books.nodes
         states = [known[name] for name in (known if nodes is None else nodes) if name in known]
         needs_nobody, plan = await self._comes_free(ask, states)
         if not needs_nobody:
-            plan = await self._planned(ask, states)
+            plan = await self._planned(pod, ask, states)
             if plan is None:
                 self._in_vain[shape] = now
+                self._later.in_vain((pod, ask, nodes))
         if plan is None or ask.uid not in self._queue:  # it is bound or gone by now
             return None
         left = {victim.uid: victim for victim in plan.victims if self._pod(victim.uid) is not None}
@@ -269,7 +303,17 @@ class Evictor:
         victims = (self._victim(pod, order, Budgets(), node.name) for pod, order in pods if pod is not None)
         return Preemption(node.name, tuple(victims), placement, cost_of(()))
 
-    async def _planned(self, ask: PodAsk, states: Iterable[NodeState]) -> Preemption | None:
+    async def _planned(self, pod: PodView, ask: PodAsk, states: Iterable[NodeState]) -> Preemption | None:
+        """Return a plan that budgets allow as they are now, None where there is none."""
+        plan = await self._cheapest(ask, states)
+        beyond = 0 if plan is None else plan.cost[0]
+        if plan is None or not beyond:
+            return plan
+        message = f"room on node {plan.node} needs {beyond} more of its pods to go than disruption budgets allow now"
+        self._told.pod_event(pod, GIVEN_UP, f"{message}; tried again when they allow more", warning=True)
+        return None
+
+    async def _cheapest(self, ask: PodAsk, states: Iterable[NodeState]) -> Preemption | None:
         """Plan, and let filters have their turn after every node."""
         budgets = self._budgets()
         members = cache(lambda gang: tuple(self._members(gang)))
@@ -284,38 +328,58 @@ class Evictor:
             await asyncio.sleep(0)
 
     async def _carry_out(self, underway: Underway) -> None:
-        """Evict the victims; what a budget refuses again and again while the plan lives."""
-        while waiting := [victim for uid, victim in underway.left.items() if uid not in underway.evicted]:
+        """Evict the victims; of several none before it is known that each may go."""
+        to_go = underway.left.keys() - underway.evicted
+        for is_trial in (True, False) if len(to_go) > 1 else (False,):
+            if not await self._evict_all(underway, is_trial=is_trial):
+                return
+
+    async def _evict_all(self, underway: Underway, *, is_trial: bool) -> bool:
+        """Evict all, or ask whether each may go; return whether that is done and the plan still holds."""
+        done = set(underway.evicted) if is_trial else underway.evicted
+        while waiting := [victim for uid, victim in underway.left.items() if uid not in done]:
             for victim in waiting:
-                if not self._is_on(underway) or not await self._try(underway, victim):
+                if not self._is_on(underway):
+                    return False
+                if not await self._try(underway, victim, is_trial=is_trial):
                     break
+                done.add(victim.uid)
             else:
-                return
+                break
             if not self._is_on(underway):
-                return
+                return False
             await self._clock.sleep(AGAIN_S)
+        return self._is_on(underway)
 
     def _is_on(self, underway: Underway) -> bool:
         return self._underway.get(underway.ask.uid) is underway
 
-    async def _try(self, underway: Underway, victim: Victim) -> bool:
-        """Evict one victim; return whether the next one may follow at once."""
+    async def _try(self, underway: Underway, victim: Victim, *, is_trial: bool) -> bool:
+        """Evict one victim; return whether the next one may follow at once; else the plan is off, or it is repeated."""
         pod = self._pod(victim.uid)  # it may be gone by the time that the eviction is answered
         try:
-            await self._evict(victim)
+            await self._evict(victim, is_trial=is_trial)
         except KubeError as error:
             if error.status in GONE:
                 self._is_gone(underway, victim.uid)
                 return True
-            if error.status != TOO_MANY:  # else a budget: its controller may allow more in a moment
-                self._barred[victim.uid] = self._clock.now() + PLAN_S
-                who = f"{victim.namespace}/{victim.name} on node {underway.plan.node}"
-                self._give_up(underway, f"{who} cannot be evicted: {error}")
+            self._not_evicted(underway, victim, error)
             return False
-        underway.evicted.add(victim.uid)
-        self.evictions += 1
-        self._tell_victim(victim, pod, underway)
+        if not is_trial:
+            self.evictions += 1
+            self._tell_victim(victim, pod, underway)
         return True
+
+    def _not_evicted(self, underway: Underway, victim: Victim, error: KubeError) -> None:
+        """Give the plan up where a budget keeps a victim or it cannot go at all; else the API server has no time."""
+        who = f"{victim.namespace}/{victim.name} on node {underway.plan.node}"
+        if BUDGET in error.causes:
+            wait = self._later.refused(underway.wanted)
+            self._kept[victim.uid] = self._clock.now() + wait
+            self._give_up(underway, f"{who} is kept by its disruption budget, for {wait:g} s or until that allows more")
+        elif error.status != TOO_MANY:
+            self._barred[victim.uid] = self._clock.now() + PLAN_S
+            self._give_up(underway, f"{who} cannot be evicted: {error}")
 
     async def _nominate(self, underway: Underway) -> None:
         """Say on the pod where it will go: kube-scheduler then keeps cpu and memory for it there, too."""
@@ -326,8 +390,8 @@ class Evictor:
         except KubeError as error:
             log.warning("not nominated", pod=ask.subject, node=underway.plan.node, error=str(error))
 
-    async def _evict(self, victim: Victim) -> None:
-        options = DeleteOptions(preconditions=Preconditions(uid=victim.uid))
+    async def _evict(self, victim: Victim, *, is_trial: bool) -> None:
+        options = DeleteOptions(preconditions=Preconditions(uid=victim.uid), dryRun=[DRY_RUN] if is_trial else None)
         meta = ObjectMeta(name=victim.name, namespace=victim.namespace)
         eviction = PodEviction(metadata=meta, deleteOptions=options)
         await self._client.create(eviction, name=victim.name, namespace=victim.namespace)
@@ -350,7 +414,7 @@ class Evictor:
         log.warning("a plan is given up", pod=ask.subject, node=underway.plan.node, problem=message)
         self._told.pod_event(underway.pod, GIVEN_UP, message, warning=True)
         self._end(ask.uid)
-        self._queue[ask.uid] = (underway.pod, ask, underway.nodes)
+        self._queue[ask.uid] = underway.wanted
         self._wake.set()
 
     def _end(self, uid: str) -> None:
@@ -379,7 +443,7 @@ class Evictor:
         return [unit for unit in units if all(self._may_go(victim, ask) for victim in unit.pods)]
 
     def _may_go(self, victim: Victim, ask: PodAsk) -> bool:
-        return victim.priority < ask.priority and victim.uid not in self._barred
+        return victim.priority < ask.priority and victim.uid not in self._barred and victim.uid not in self._kept
 
     def _victim(self, pod: WatchedPod, order: tuple[int, int, str], budgets: Budgets, node: str) -> Victim:
         meta = pod.metadata
@@ -401,3 +465,8 @@ class Evictor:
         found = ((uid, self._pod(uid)) for uid in node.pods)
         since = self._clock.date() - STUCK
         return [uid for uid, pod in found if pod is not None and pod.overdue_at is not None and pod.overdue_at > since]
+
+
+def _kind(ask: PodAsk, nodes: Sequence[str] | None) -> _Kind:
+    """Return what pods have in common for which the same plan is made."""
+    return ask.shape, ask.priority, None if nodes is None else frozenset(nodes)
