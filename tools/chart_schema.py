@@ -37,6 +37,8 @@ OTHER_SCHEDULER: Final[Schema] = {
     "pattern": "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$",
     "not": {"enum": ["default-scheduler", "partage-scheduler"]},
 }
+NAMESPACED: Final[Schema] = {"type": "string", "pattern": "^([a-z0-9][-a-z0-9.]*/[a-z0-9][-a-z0-9.]*)?$"}
+PEM: Final[Schema] = {"type": "string", "pattern": "^(\\s*-----BEGIN CERTIFICATE-----[\\s\\S]*)?$"}
 #: It stands between quotes in a policy's expression.
 USER: Final[Schema] = {"type": "string", "pattern": "^[^'\\\\]+$"}
 USERS: Final[Schema] = {"type": "array", "items": USER}
@@ -133,6 +135,7 @@ def schema() -> Schema:
             replicas=WHOLE,
             timeoutSeconds={"type": "integer", "minimum": 1, "maximum": 30},
             namespaces=LIST,
+            certificates=only(secret=TEXT, injectCaFrom=NAMESPACED, caBundle=PEM),
             service=only(port=PORT, externalName=TEXT),
         ),
         ask=settings_of(AskSettings),

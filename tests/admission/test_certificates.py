@@ -6,8 +6,10 @@ from __future__ import annotations
 import asyncio
 import base64
 import itertools
+import shutil
 import ssl
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -38,8 +40,6 @@ from partage.kube.certificates import (
 from partage.model import KubeError, UsageError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from partage.kube.client import Client
 
 NOW = datetime(2026, 12, 1, 12, tzinfo=UTC)
@@ -263,6 +263,18 @@ def test_configurations_trust_the_bundle_and_are_written_on_change_only() -> Non
 # ---- shown -----------------------------------------------------------------------------------------------------------
 
 
+async def handshake(shown: Shown, authority: Pair) -> bytes:
+    """Return the certificate that a connection is shown which begins now."""
+    server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0, ssl=shown.context)
+    async with server:
+        trusting = ssl.create_default_context(cadata=authority.certificate.decode())
+        port = server.sockets[0].getsockname()[1]
+        _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trusting, server_hostname="hook")
+        told: bytes = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        writer.close()
+        return told
+
+
 def test_files_are_shown_and_shown_anew(tmp_path: Path) -> None:
     """A new pair is shown to the next connection; what cannot be read or does not belong together changes nothing."""
 
@@ -277,42 +289,84 @@ def test_files_are_shown_and_shown_anew(tmp_path: Path) -> None:
             files[0].write_bytes(pair.certificate)
             files[1].write_bytes(pair.key)
 
-        async def handshake() -> bytes:
-            server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0, ssl=shown.context)
-            async with server:
-                trusting = ssl.create_default_context(cadata=authority.certificate.decode())
-                port = server.sockets[0].getsockname()[1]
-                _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trusting, server_hostname="hook")
-                told: bytes = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
-                writer.close()
-                return told
-
         first, second = (make_leaf(authority, ("hook",), datetime.now(UTC), timedelta(days=9)) for _ in range(2))
         put(first)
         await shown.look()
         assert shown.ready.is_set()
         assert shown.expires == first.parsed.not_valid_after_utc.timestamp()
-        before = await handshake()
+        before = await handshake(shown, authority)
         files[1].write_bytes(second.key)
         await shown.look()
-        assert await handshake() == before, "halves that do not belong together"
+        assert await handshake(shown, authority) == before, "halves that do not belong together"
         files[0].write_bytes(second.certificate)
         files[1].write_bytes(first.key)  # read between the two writes of whoever renews them
         await shown.look()
-        assert await handshake() == before, "the other way round"
+        assert await handshake(shown, authority) == before, "the other way round"
         files[0].write_bytes(first.certificate)
         files[1].unlink()
         await shown.look()
-        assert await handshake() == before
+        assert await handshake(shown, authority) == before
         put(second)
         await shown.look()
-        assert await handshake() != before
+        assert await handshake(shown, authority) != before
+
+    asyncio.run(run())
+
+
+class Mounted:
+    """A Secret's directory in a container: kubelet writes what is new beside the old, and turns a link."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.count = 0
+        for name in ("tls.crt", "tls.key"):
+            (place / name).symlink_to(Path("..data") / name)
+
+    def renew(self, pair: Pair) -> None:
+        self.count += 1
+        fresh = self.place / f"..2026_12_01_{self.count}"
+        fresh.mkdir()
+        (fresh / "tls.crt").write_bytes(pair.certificate)
+        (fresh / "tls.key").write_bytes(pair.key)
+        old = self.place / f"..2026_12_01_{self.count - 1}"
+        (self.place / "..data_tmp").symlink_to(fresh.name)
+        (self.place / "..data_tmp").rename(self.place / "..data")
+        if old.exists():
+            shutil.rmtree(old)
+
+
+def test_a_secret_that_is_mounted_is_shown_anew_when_kubelet_renews_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the link is turned between the reading of both files: never half of each."""
+
+    async def run() -> None:
+        authority = make_authority("ca", datetime.now(UTC), timedelta(days=10))
+        pairs = [make_leaf(authority, ("hook",), datetime.now(UTC), timedelta(days=9)) for _ in range(3)]
+        mounted = Mounted(tmp_path)
+        mounted.renew(pairs[0])
+        shown = Shown(Brought(tmp_path / "tls.crt", tmp_path / "tls.key"), HandClock(), 60)
+        await shown.look()
+        seen = [await handshake(shown, authority)]
+        mounted.renew(pairs[1])
+        await shown.look()
+        seen.append(await handshake(shown, authority))
+        read, turn = Path.read_bytes, [pairs[2]]
+
+        def turned(path: Path) -> bytes:
+            found = read(path)
+            if path.name == "tls.crt" and turn:
+                mounted.renew(turn.pop())
+            return found
+
+        monkeypatch.setattr(Path, "read_bytes", turned)
+        await shown.look()
+        seen.append(await handshake(shown, authority))
+        assert seen == [pair.parsed.public_bytes(serialization.Encoding.DER) for pair in pairs]
 
     asyncio.run(run())
 
 
 def test_files_that_are_not_there() -> None:
-    from pathlib import Path  # noqa: PLC0415
-
     with pytest.raises(UsageError, match="mount the Secret"):
         asyncio.run(Brought(Path("/nonexistent/a"), Path("/nonexistent/b")).current())

@@ -92,6 +92,14 @@ CASES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         {"webhook": {"service": {"externalName": "hook.example", "port": 8443}, "timeoutSeconds": 5}},
         ("externalName: hook.example", "port: 8443", "timeoutSeconds: 5"),
     ),
+    "certificates of cert-manager": (
+        {"webhook": {"certificates": {"secret": "hook-tls", "injectCaFrom": "partage-system/hook"}}},
+        ("secretName: hook-tls", "annotations: {cert-manager.io/inject-ca-from: partage-system/hook}"),
+    ),
+    "certificates by hand": (
+        {"webhook": {"certificates": {"secret": "hook-tls", "caBundle": "-----BEGIN CERTIFICATE-----\n"}}},
+        ("secretName: hook-tls", "caBundle: LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0tCg=="),
+    ),
     "what pods mean": (
         {"ask": {"memoryFactor": 256}},
         ("memoryFactor: 256",),
@@ -192,6 +200,10 @@ def test_every_key_of_the_values_is_known_to_the_schema_and_none_else_is_taken(c
         ({"scheduler": {"alsoKnownAs": ["default-scheduler"]}}, "/scheduler/alsoKnownAs/0"),
         ({"policies": {"writers": ["it's"]}}, "/policies/writers/0"),
         ({"image": {"tag": "a b"}}, "/image/tag"),
+        ({"webhook": {"certificates": {"secret": "s"}}}, "injectCaFrom or caBundle must say what signs"),
+        ({"webhook": {"certificates": {"injectCaFrom": "a/b"}}}, "secret must say where the certificate is"),
+        ({"webhook": {"certificates": {"injectCaFrom": "b"}}}, "/webhook/certificates/injectCaFrom"),
+        ({"webhook": {"certificates": {"secret": "s", "caBundle": "LS0t"}}}, "/webhook/certificates/caBundle"),
         ({"agent": {"config": {"node": "n1"}}}, "'node' not allowed"),
         ({"image": {"pullPolicy": "Sometimes"}}, "pullPolicy"),
         ({"agent": {"image": {"digest": "latest"}}}, "digest"),
@@ -204,6 +216,35 @@ def test_k25_a_value_that_would_have_no_effect_is_refused(
     done = helm(chart_tools, "template", "partage", str(CHART), values=values)
     assert done.returncode != 0
     assert says in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "annotation", "bundle"),
+    [
+        ({"injectCaFrom": "ns/hook"}, {"cert-manager.io/inject-ca-from": "ns/hook"}, None),
+        ({"caBundle": "-----BEGIN CERTIFICATE-----\n"}, None, "LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0tCg=="),
+    ],
+    ids=["cert-manager", "by-hand"],
+)
+def test_a_webhook_that_is_brought_certificates_asks_nobody_for_them(
+    chart_tools: Binaries, tmp_path: Path, given: dict[str, str], annotation: Json | None, bundle: str | None
+) -> None:
+    found = objects(rendered(chart_tools, {"webhook": {"certificates": {"secret": "hook-tls", **given}}}))
+    ours = {one["kind"]: one for one in found if one["metadata"]["name"].startswith("partage-webhook")}
+    assert ours.keys().isdisjoint({"Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding", "Secret"})
+    for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
+        assert ours[kind]["metadata"].get("annotations") == annotation
+        assert [hook["clientConfig"].get("caBundle") for hook in ours[kind]["webhooks"]] == [bundle]
+    pod = ours["Deployment"]["spec"]["template"]["spec"]
+    (mount,) = [one for one in pod["containers"][0]["volumeMounts"] if one["name"] == "certificates"]
+    assert "subPath" not in mount, "single files are never renewed"
+    assert pod["automountServiceAccountToken"] is False
+    (volume,) = [one["secret"] for one in pod["volumes"] if one["name"] == "certificates"]
+    assert volume["secretName"] == "hook-tls"
+    (tmp_path / "webhook.yaml").write_text(ours["ConfigMap"]["data"]["webhook.yaml"])
+    tls = load_webhook(["--config", str(tmp_path / "webhook.yaml")], {}).tls
+    files = [f"{mount['mountPath']}/{one['path']}" for one in volume["items"]]
+    assert [tls.certificate, tls.private_key] == files
 
 
 def test_no_right_is_a_wildcard(chart_tools: Binaries) -> None:

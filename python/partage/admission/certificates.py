@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from partage.kube.clock import Clock
 
 FIRST_S: Final = 2.0  # between attempts while there is none yet
+READS: Final = 3  # of files that change meanwhile; halves of two pairs are not shown
 log = structlog.get_logger("partage.webhook.certificates")
 
 
@@ -58,7 +59,11 @@ class Made:
 
 
 class Brought:
-    """Those that somebody else puts into files and renews; the configurations are that one's to keep."""
+    """Those that somebody else puts into files and renews; the configurations are that one's to keep.
+
+    Kubelet renews the files of a mounted Secret by turning one link, so both are looked up anew each time; turned
+    between two reads they would be halves of two pairs, so they are read until they are the same twice.
+    """
 
     def __init__(self, certificate: Path, key: Path) -> None:
         self._certificate = certificate
@@ -67,10 +72,18 @@ class Brought:
     async def current(self) -> Pair:
         """Return what the files hold; raises UsageError."""
         try:
-            return Pair(self._certificate.read_bytes(), self._key.read_bytes())
+            pair = self._read()
+            for _ in range(READS):
+                before, pair = pair, self._read()
+                if pair == before:
+                    break
+            return pair
         except OSError as error:
             step = "mount the Secret there"
             raise UsageError(str(error.filename), error.strerror, "a file of PEM that can be read", step) from error
+
+    def _read(self) -> Pair:
+        return Pair(self._certificate.read_bytes(), self._key.read_bytes())
 
 
 class Shown:

@@ -68,7 +68,28 @@ container of its own. Mounted at the same path, so the configuration is the one 
 {{- $config := dict "apiVersion" "config.partage.io/v1alpha1" "kind" "WebhookConfiguration" "ask" .Values.ask
   "alsoKnownAs" .Values.scheduler.alsoKnownAs
   "writers" (prepend .Values.policies.writers $scheduler) "tls" (dict "namespace" .Release.Namespace) -}}
+{{- if .Values.webhook.certificates.secret -}}
+{{- $_ := set $config "tls" (dict "certificate" "/etc/partage-certificates/tls.crt"
+  "privateKey" "/etc/partage-certificates/tls.key") -}}
+{{- end -}}
 {{- $values := deepCopy (.Values.webhook.config | default dict) -}}
 {{- if not (hasKey $values "priorityClasses") }}{{ $_ := set $config "priorityClasses" .Values.priorityClasses.create }}{{ end -}}
 {{ toYaml (merge $config $values) }}
+{{- end -}}
+
+{{- /* Who tells the webhook configurations what signs its certificates, where that is not the webhook: an annotation. */ -}}
+{{- define "partage.caAnnotations" -}}
+{{- $given := .Values.webhook.certificates -}}
+{{- if and $given.secret (not (or $given.injectCaFrom $given.caBundle)) -}}
+{{- fail "webhook.certificates: secret is given; injectCaFrom or caBundle must say what signs its certificate" -}}
+{{- end -}}
+{{- if and $given.injectCaFrom $given.caBundle -}}
+{{- fail "webhook.certificates: injectCaFrom and caBundle are given; one of them is to be left empty" -}}
+{{- end -}}
+{{- if and (or $given.injectCaFrom $given.caBundle) (not $given.secret) -}}
+{{- fail "webhook.certificates: injectCaFrom or caBundle is given; secret must say where the certificate is" -}}
+{{- end -}}
+{{- with $given.injectCaFrom }}
+  annotations: {cert-manager.io/inject-ca-from: {{ . }}}
+{{- end -}}
 {{- end -}}
