@@ -24,8 +24,9 @@ _UNCONFINED: Final = frozenset({"ALL", "SYS_ADMIN"})
 def escapes(view: PodView, options: AskOptions) -> Iterator[Problem]:
     """Yield what makes a share mean nothing: privileged containers see every device node, and Windows has none.
 
-    So does a volume over what holds the limit. Where pods are to be confined, also the host's pids, by which root reaches into others' containers, and SYS_ADMIN,
-    which can mount over what holds the limit. The rest no administrator can allow.
+    So does a volume over what holds the limit. Where pods are to be confined, also the host's pids, by which root
+    reaches into others' containers, and SYS_ADMIN, which can mount over what holds the limit. The rest no administrator
+    can allow.
     """
     for container, _, _ in view.each():
         yield from privileged(container, f"container {container.name}", STEP)
