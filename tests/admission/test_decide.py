@@ -282,7 +282,7 @@ def test_pods_with_shares_are_confined() -> None:
 @pytest.mark.parametrize("confined", [True, False])
 def test_k09_no_volume_lies_over_what_holds_the_limit(path: str, place: str | None, confined: bool) -> None:
     """The runtime mounts a pod's own volumes after ours: an empty file there would be the end of every limit."""
-    options = AdmissionOptions(confined=confined)
+    options = AdmissionOptions(ask=AskOptions(confined=confined))
     mounts = [{"name": "v", "mountPath": "/data"}, {"name": "v", "mountPath": path}]
     share = container(limits={GPU: 1, MEMORY: 1}, volumeMounts=mounts)
     answer = ask(pod_of(share), options)
