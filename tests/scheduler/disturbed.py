@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import copy
 from dataclasses import dataclass, field
+from datetime import timedelta
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 MEMORY = "limits.nvidia.com/gpumem"
 CARDS, CARD_MIB, QUOTA_MIB = 2, 80 * 1024, 300_000
 STEPS = 120
+GRACE_S = 30
 FAULTS = ((LOST, True), (LOST, False), (answer(500), True), (answer(429), False), (NOT_REACHED, False))
 Json = dict[str, Any]
 
@@ -137,7 +139,8 @@ class World:
             name = self.random.choice(sorted(self.api.pods))
             kind = self.random.randrange(4)
             if kind == 0:
-                self.api.change(name, metadata={"deletionTimestamp": "2026-11-30T00:00:00Z"})
+                due = (self.desk.clock.date() + timedelta(seconds=GRACE_S)).isoformat()
+                self.api.change(name, metadata={"deletionTimestamp": due, "deletionGracePeriodSeconds": GRACE_S})
             elif kind == 1 and self.api.pods[name]["spec"].get("nodeName"):
                 self.api.change(name, status={"phase": "Succeeded"})
             else:
@@ -195,9 +198,11 @@ class World:
         used: dict[str, int] = {}
         total = 0
         for pod, grant in self.living():
-            for uuid, need in granted_need(grant, msgspec.convert(pod, WatchedPod).order).items():
+            seen = msgspec.convert(pod, WatchedPod)
+            is_stuck = seen.overdue_at is not None and seen.overdue_at < self.desk.clock.date()
+            for uuid, need in granted_need(grant, seen.order).items():
                 used[uuid] = used.get(uuid, 0) + need.memory
-                total += need.memory
+                total += 0 if is_stuck else need.memory  # its cards are its own still
         assert max(used.values(), default=0) <= CARD_MIB * MI
         assert total <= QUOTA_MIB * MI
         assert self.desk.books.recount() == ()
