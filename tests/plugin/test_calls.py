@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from partage_plugin.calls import LATEST_S, QUIET_S, Calls
+from partage_plugin.calls import APART_S, LATEST_S, QUIET_S, Calls
 from tests.kube.support import FakeClock, until
 from tests.plugin.kubelet import HANG_S
 
@@ -53,7 +53,7 @@ def test_a_kubelet_that_never_pauses_holds_nobody_up_for_ever() -> None:
 
 def test_the_end_of_all_calls_is_waited_for() -> None:
     async def whole() -> None:
-        calls = Calls(FakeClock())
+        calls = Calls(FakeClock(jumps=True))
         order: list[str] = []
 
         async def remove() -> None:
@@ -69,5 +69,23 @@ def test_the_end_of_all_calls_is_waited_for() -> None:
         assert order == ["handed over", "removed"]
         with calls.call():  # one that hangs: the wait ends by itself
             await calls.until_none()
+
+    play(whole())
+
+
+def test_things_that_wait_for_that_come_one_by_one_while_kubelet_does_not_pause() -> None:
+    async def whole() -> None:
+        clock = FakeClock(jumps=True)
+        calls = Calls(clock)
+        await calls.until_none()
+        assert clock.slept == []
+        with calls.call():
+            pass
+        while clock.time < 1000.0 + QUIET_S:
+            await calls.until_none()
+        assert set(clock.slept) == {APART_S}
+        before = len(clock.slept)
+        await calls.until_none()
+        assert len(clock.slept) == before
 
     play(whole())

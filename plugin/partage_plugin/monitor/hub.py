@@ -171,7 +171,7 @@ class Hub:
         now, looks = self._now(), 0
         for name, watched in self._watched.items():
             if watched.watcher is not None and name in rung:
-                self._step(watched, watched.watcher)
+                self._step(watched, watched.watcher, has_events=True)
             elif watched.due <= now:
                 looks += 1
                 if looks > AT_ONCE:
@@ -179,12 +179,12 @@ class Hub:
                 if watched.watcher is None:
                     self._begin(watched)
                 else:
-                    self._step(watched, watched.watcher)
+                    self._step(watched, watched.watcher, has_events=False)
         self._pause = APART_S if looks > AT_ONCE else 0.0
 
-    def _step(self, watched: _Watched, watcher: Watcher) -> None:
+    def _step(self, watched: _Watched, watcher: Watcher, *, has_events: bool) -> None:
         try:
-            for key, _ in watcher.selector.select(0):
+            for key, _ in watcher.selector.select(0) if has_events else ():
                 watcher.handle(key)
             watcher.step()
         except Exception as error:  # a tenant that has found a defect of ours blinds nobody but itself
