@@ -283,7 +283,7 @@ def test_many_looks_at_once_leave_the_interpreter_to_others(tmp_path: Path, monk
     now, steps = [10.0], []
     hub = Hub(lambda: None, now=lambda: now[0])
 
-    def step(watched: Any, _: Any) -> None:
+    def step(watched: Any, _: Any, *, has_events: bool) -> None:
         steps.append(watched.entry.name)
         watched.due = now[0] + 5
 

@@ -362,12 +362,16 @@ class Resizer:
     def _take(self, pod: WatchedPod, *, before: WatchedPod) -> None:
         """Count a pod as the API server has it; `before`: as it was when it was asked.
 
-        Unless the watch has shown another version meanwhile: that is this one, or what came after it, such as a wish.
+        Where the watch has shown another version meanwhile, that stays the one whose wish is seen to. Where it has
+        another grant, the books were told of it; of other changes they were not, and still count what was tried.
         """
         facts, now = pod_facts(pod), self._pods.get(pod.uid)
-        if now is None or facts is None or now.metadata.resource_version != before.metadata.resource_version:
+        if now is None or facts is None:
             return
-        self._pods[pod.uid] = pod
+        if now.metadata.resource_version == before.metadata.resource_version:
+            self._pods[pod.uid] = pod
+        elif now.annotations.get(names.GRANT) != before.annotations.get(names.GRANT):
+            return
         self._books.set_pod(facts)
         self._quotas.recount(pod)
 

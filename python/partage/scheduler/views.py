@@ -111,9 +111,9 @@ class WatchedPod(PodView, NamespacedResourceG, frozen=True):
     def overdue_at(self) -> datetime | None:
         """From when on a deleted pod is stuck: Kubernetes' quotas count it so long; None: it was not deleted."""
         meta = self.metadata
-        if meta.deletion_timestamp is None or meta.deletion_grace_period_seconds is None:
+        if meta.deletion_timestamp is None:
             return None
-        grace = timedelta(seconds=meta.deletion_grace_period_seconds)
+        grace = timedelta(seconds=meta.deletion_grace_period_seconds or 0)
         return datetime.fromisoformat(meta.deletion_timestamp) + grace
 
     @property
