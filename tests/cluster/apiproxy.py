@@ -136,6 +136,8 @@ class ApiProxy:
             if late:
                 await asyncio.wait(late, timeout=5)
             await server.shutdown(0)
+            for _ in range(3):
+                await asyncio.sleep(0)  # what was closed ends in the loop's next rounds, and this one's are over
 
     def _cut_watches(self) -> None:
         for transport in self._watches:
