@@ -6,12 +6,15 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from partage_plugin import calls as calls_room
 from partage_plugin.calls import APART_S, LATEST_S, QUIET_S, Calls
 from tests.kube.support import FakeClock, until
 from tests.plugin.kubelet import HANG_S
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
+
+    import pytest
 
 
 def play(whole: Coroutine[Any, Any, None]) -> None:
@@ -51,8 +54,9 @@ def test_a_kubelet_that_never_pauses_holds_nobody_up_for_ever() -> None:
     play(whole())
 
 
-def test_the_end_of_all_calls_is_waited_for() -> None:
+def test_the_end_of_all_calls_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     async def whole() -> None:
+        monkeypatch.setattr(calls_room, "CALL_S", 60.0)
         calls = Calls(FakeClock(jumps=True))
         order: list[str] = []
 
@@ -63,10 +67,12 @@ def test_the_end_of_all_calls_is_waited_for() -> None:
         with calls.call():
             with calls.call():
                 waits = asyncio.create_task(remove())
-            await asyncio.sleep(0)  # one has ended, one goes on
+            for _ in range(9):  # one has ended, one goes on
+                await asyncio.sleep(0)
             order.append("handed over")
         await waits
         assert order == ["handed over", "removed"]
+        monkeypatch.setattr(calls_room, "CALL_S", 0.0)
         with calls.call():  # one that hangs: the wait ends by itself
             await calls.until_none()
 
