@@ -17,6 +17,7 @@ from partage_plugin.handover.store import HandOverError
 from partage_plugin.handover.sums import OVERPROMISED
 from partage_plugin.kubelet import seats as seating
 from partage_plugin.kubelet.checkpoint import Checkpoint, CheckpointError
+from partage_plugin.owners import check_bound
 from partage_plugin.refusal import Refused
 from partage_plugin.safe import GENERATION
 
@@ -165,6 +166,7 @@ class SharesFront:
 
     async def _open(self, claim: Claim) -> Held:
         try:
+            check_bound(claim)
             if not claim.may_run:
                 self._delivery.check(claim)
             await self._give_whole_cards(claim.pod)

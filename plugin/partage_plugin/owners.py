@@ -2,17 +2,20 @@
 
 Kubelet's checkpoint says it (UID and container of every answer of ours); PodResources is the cross-check where it lists
 the container. Where the checkpoint has a layout that nobody knows, PodResources and what `Allocate` minted for just
-these ids must agree on one container, else the request is refused. Nothing is ever guessed from what is pending. What
-can go wrong is Refused; kubelet asks again.
+these ids must agree on one container, else the request is refused. Nothing is ever guessed from what is pending. A
+static pod is in the checkpoint by a UID of kubelet's own, and its mirror at the API server has another; nobody binds
+it, so it has no grant, as `check_bound` says. What can go wrong is Refused; kubelet asks again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from partage.model import names
 from partage_plugin.handover.desk import Claim
 from partage_plugin.kubelet.checkpoint import CheckpointError
 from partage_plugin.refusal import Refused
@@ -29,7 +32,9 @@ UNKNOWN: Final = "OwnerUnknown"
 AMBIGUOUS: Final = "OwnerAmbiguous"
 CONTRADICTED: Final = "OwnerContradicted"
 POD_UNKNOWN: Final = "PodUnknown"
+STATIC: Final = "PodStatic"
 POD_PATIENCE_S: Final = 5.0  # a refusal costs kubelet's back-off, which begins at 10 s
+_OF_KUBELET: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)  # a UID made of a manifest; the API server's have dashes
 
 log = structlog.get_logger("partage.owners")
 
@@ -69,11 +74,18 @@ class Owners:
             limit = "an answer that names a hand-over is needed"
             step = "delete the pod: another device plugin answered for it"
             raise Refused(UNKNOWN, (subject, f"given to {whose} by somebody else", limit, step))
-        pod = await self._pods.wait_for(entry.pod_uid, POD_PATIENCE_S)
+        pod = self._pods.get(entry.pod_uid) or self._mirror(entry.pod_uid)
+        if pod is None and _OF_KUBELET.fullmatch(entry.pod_uid) is not None:
+            raise _static(whose)
+        pod = pod or await self._pods.wait_for(entry.pod_uid, POD_PATIENCE_S) or self._mirror(entry.pod_uid)
         if pod is None:
             limit = f"known from the API server within {POD_PATIENCE_S:g} s"
             raise Refused(POD_UNKNOWN, (whose, "not seen", limit, "is the API server reachable? kubelet asks again"))
         return Claim(entry.name, pod, entry.container, len(entry.ids), files=entry.files)
+
+    def _mirror(self, uid: str) -> Pod | None:
+        """Return what the API server shows of the static pod that kubelet knows by this UID; None where it is none."""
+        return next((pod for pod in self._pods.all() if pod.mirrors == uid), None)
 
     @staticmethod
     def _cross_check(
@@ -111,6 +123,18 @@ class Owners:
             limit = "without kubelet's checkpoint it cannot be told which of them starts"
             raise Refused(AMBIGUOUS, (whose, value, limit, "delete the pod and let its controller make a new one"))
         return pod
+
+
+def check_bound(claim: Claim) -> None:
+    """Refuse a static pod's container: also in whole-card safe mode, since its mirror comes and goes beside it."""
+    if claim.pod.mirrors:
+        raise _static(f"container {claim.container!r} of {claim.pod.full_name}")
+
+
+def _static(whose: str) -> Refused:
+    value = "a static pod, which kubelet has from a manifest of its own"
+    limit = f"a share comes with the binding by {names.SCHEDULER}, and nobody binds a static pod: it can have no grant"
+    return Refused(STATIC, (whose, value, limit, "create it at the API server, as of a DaemonSet, without nodeName"))
 
 
 def pods_of(claims: Iterable[Claim]) -> list[Pod]:

@@ -11,6 +11,8 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from partage.model import names
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Mapping
 
@@ -50,6 +52,11 @@ class Pod:
     def is_over(self) -> bool:
         """Whether it will never run a container again."""
         return self.phase in _OVER
+
+    @property
+    def mirrors(self) -> str:
+        """The UID by which kubelet knows the static pod that this one shows; empty for any other pod."""
+        return self.annotations.get(names.MIRROR, "")
 
     @property
     def roles(self) -> tuple[tuple[str, Role], ...]:

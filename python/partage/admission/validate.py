@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from partage.admission.options import AdmissionOptions
     from partage.model.pod import PodView
 
-MIRROR: Final = "kubernetes.io/config.mirror"  # what kubelet shows of a pod that it has from a file
 NAMED_MAX: Final = 8  # annotations of one answer: a pod may have a hundred thousand, and others wait meanwhile
 #: Annotations of ours that a pod may have; the grant is another matter.
 KNOWN: Final = frozenset(
@@ -80,7 +79,7 @@ def is_mirror(pod: PodView) -> bool:
 
     One that is no static pod's is deleted by kubelet; none gets a grant, for none is placed.
     """
-    return bool(pod.spec.node_name) and MIRROR in pod.annotations
+    return bool(pod.spec.node_name) and names.MIRROR in pod.annotations
 
 
 def already_placed(pod: PodView) -> Iterator[Problem]:

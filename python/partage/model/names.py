@@ -24,6 +24,7 @@ HAMI_WEIGHTS: Final = "hami.io/device-scoring-weights"
 HAMI_MEMORY: Final = "hami.io/gpu-memory"  # with the resource hami.io/gpu
 HAMI_CORES: Final = "hami.io/gpu-core"
 HAMI_IGNORE: Final = "hami.io/webhook"  # label: `ignore`
+MIRROR: Final = "kubernetes.io/config.mirror"  # on what kubelet shows of a pod that it has from a file
 GANG: Final = "partage.io/gang"
 GANG_SIZE: Final = "partage.io/gang-size"
 GANG_MIN: Final = "partage.io/gang-min"
