@@ -25,6 +25,7 @@ from partage.model.node_devices import SafeMode
 from partage.program import run_program
 from partage.run import libraries
 from partage.run.simulated import context_of
+from partage.sim.machine import machine_path
 from partage_plugin.agent import Agent, Choices
 from partage_plugin.calls import Calls
 from partage_plugin.configure import load, reload
@@ -203,8 +204,12 @@ class _World:
 
 
 def _driver(settings: Settings) -> Path | None:
-    """Return the directory of the simulated driver's libraries; None: the real driver's, by their names."""
-    if settings.driver == "real":
+    """Return the directory of the simulated driver's libraries; None: the real driver's, by their names.
+
+    A node without a driver, or whose driver is loaded later, has no cards yet: only a machine that somebody made is
+    simulated without being asked for, since a node of a cluster would offer cards that nothing can compute on.
+    """
+    if settings.driver == "real" or (settings.driver == "auto" and not machine_path().exists()):
         return None
     return libraries.driver_directory(simulate=settings.driver == "simulated")
 

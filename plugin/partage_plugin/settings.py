@@ -145,7 +145,8 @@ class Settings(Section, frozen=True, kw_only=True):
     node: Annotated[str, key("Name of this node; the variable `NODE_NAME` says it too.")] = ""
     kubeconfig: Annotated[str, key("File that says how the API server is reached; empty: as a pod does.")] = ""
     driver: Annotated[
-        Literal["auto", "real", "simulated"], key("Which driver's cards; auto: the real one where there is one.")
+        Literal["auto", "real", "simulated"],
+        key("Which driver's cards; auto: the real one's, or simulated ones where a simulated machine was made."),
     ] = "auto"
     library: Annotated[str, key("libvgpu.so that containers get; empty: the one beside the agent.")] = ""
     delivery: Annotated[

@@ -9,6 +9,9 @@ import pytest
 
 from partage.devices.nvidia.options import APPLICATION_XIDS
 from partage.model import UsageError
+from partage.run import libraries
+from partage.sim import machine, profiles
+from partage_plugin import program
 from partage_plugin.configure import Change, keys, load, reload
 from partage_plugin.nvidia_options import nvidia_options
 from partage_plugin.settings import Settings
@@ -191,3 +194,17 @@ def test_every_key_is_described_and_has_names_of_its_own() -> None:
     assert all(key.text.endswith(".") and len(key.text) > 10 for key in found)
     for names in ([key.name for key in found], [key.flag for key in found], [key.variable for key in found]):
         assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("driver", ["auto", "real", "simulated"])
+def test_a_node_without_a_driver_offers_no_simulated_cards_unless_somebody_made_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, driver: str
+) -> None:
+    """A node without cards, or whose driver is loaded later (NVIDIA's GPU operator), has none: pods compute nothing."""
+    monkeypatch.setattr(libraries, "real_driver", lambda: False)
+    monkeypatch.setattr(libraries, "find_sim", lambda: tmp_path)
+    monkeypatch.setenv("PARTAGE_SIM_DIR", str(tmp_path / "sim"))
+    settings = load(["--driver", driver], {})
+    assert program._driver(settings) == (tmp_path if driver == "simulated" else None)
+    machine.create(profiles.find("8xh100"), tmp_path / "sim" / "machine")
+    assert program._driver(settings) == (None if driver == "real" else tmp_path)
