@@ -97,6 +97,136 @@ def test_one_card_for_which_nvml_answers_nothing_takes_no_other_down(on_machine:
     assert all(card[6] for card in whole["cards"])
 
 
+#: What NVML may not say of a card, and a card is served without: nvml.h lets any call end so.
+DISPENSABLE = (
+    "nvmlDeviceGetMinorNumber",
+    "nvmlDeviceGetComputeRunningProcesses_v3",
+    "nvmlDeviceGetGraphicsRunningProcesses_v3",
+    "nvmlDeviceGetFieldValues",
+    "nvmlDeviceGetMemoryAffinity",
+    "nvmlDeviceGetNvLinkState",
+    "nvmlDeviceGetNvLinkRemotePciInfo_v2",
+    "nvmlDeviceGetNvLinkRemoteDeviceType",
+    "nvmlDeviceGetTopologyCommonAncestor",
+    "nvmlDeviceGetP2PStatus",
+)
+NEEDED = (
+    "nvmlDeviceGetUUID",
+    "nvmlDeviceGetName",
+    "nvmlDeviceGetPciInfo_v3",
+    "nvmlDeviceGetMemoryInfo_v2",
+    "nvmlDeviceGetMigMode",
+    "nvmlDeviceGetComputeMode",
+)
+ANSWERS = (
+    "NOT_SUPPORTED",
+    "FUNCTION_NOT_FOUND",
+    "NO_PERMISSION",
+    "UNKNOWN",
+    "GPU_IS_LOST",
+    "TIMEOUT",
+    "INVALID_ARGUMENT",
+)
+
+
+def test_what_nvml_does_not_say_of_a_card_costs_the_others_nothing_and_the_card_only_what_it_needs(
+    on_machine: OnMachine,
+) -> None:
+    """Each call, each answer, before and after the card was seen; discovery and health agree on what a failure is."""
+    found = on_machine(
+        "8xh100",
+        f"""
+        from dataclasses import replace
+        found = []
+        with Nvml(libraries) as nvml, Machine() as there:
+            seen = Discovery(Options())
+            seen.look(nvml)
+            uuid = read_card(6).uuid
+            for call in {(*DISPENSABLE, *NEEDED)}:
+                for answer in {ANSWERS}:
+                    faults.arm(there, call, "NVML_ERROR_" + answer, device=6, count=0)
+                    new, old = shown(Discovery(Options()).look(nvml)), shown(seen.look(nvml))
+                    said = ask(uuid)
+                    faults.clear(there)
+                    healthy = [[card[6] for card in look["cards"] if card[1] != 6] for look in (new, old)]
+                    six = [[card[7] for card in look["cards"] if card[1] == 6] for look in (new, old)]
+                    named = "card 6" in new["facts"].get("unnamed", "")
+                    found.append([call, answer, healthy, six, said.fault, named])
+        print(json.dumps(found))
+        """,
+    )
+    assert len(found) == (len(DISPENSABLE) + len(NEEDED)) * len(ANSWERS)
+    for call, answer, healthy, (new, old), fault, named in found:
+        case = f"{call}: {answer}"
+        assert healthy == [[True] * 7] * 2, case
+        assert old == [fault], f"{case}: discovery and health do not agree"
+        assert new == [fault] or (fault and named), f"{case}: neither served nor named"
+        if call in DISPENSABLE:
+            assert not fault, case
+
+
+@pytest.mark.parametrize(
+    ("mode", "seats", "word"), [(2, 10, "PROHIBITED"), (3, 10, "EXCLUSIVE_PROCESS"), (2, 1, "PROH"), (3, 1, "")]
+)
+def test_a_compute_mode_that_keeps_tenants_out_is_told(on_machine: OnMachine, mode: int, seats: int, word: str) -> None:
+    """EXCLUSIVE_PROCESS: the second program gets no context; PROHIBITED: none does (CUcomputemode, cuda.h)."""
+    cards = on_machine(
+        "8xh100",
+        f"""
+        import pynvml
+        asked = pynvml.nvmlDeviceGetIndex
+        pynvml.nvmlDeviceGetComputeMode = lambda handle: {mode} if asked(handle) == 2 else 0
+        with Nvml(libraries) as nvml:
+            print(json.dumps(shown(Discovery(Options(seats={seats})).look(nvml))["cards"]))
+        """,
+    )
+    assert [card[6] for card in cards] == [index != 2 or not word for index in range(8)]
+    assert word in cards[2][7]
+    assert not word or "nvidia-smi -i 2 -c DEFAULT" in cards[2][7]
+
+
+def test_a_card_of_which_no_processes_are_listed_is_not_taken_for_empty(on_machine: OnMachine) -> None:
+    """In a guest of a vGPU NVML lists none: what programs take must not become what the driver takes, for good."""
+    first, later = on_machine(
+        "8xh100",
+        """
+        import pynvml
+        from types import SimpleNamespace
+        used = [40 << 30]
+        def memory(handle, version=None):
+            return SimpleNamespace(total=80 << 30, reserved=1 << 29, used=used[0])
+        pynvml.nvmlDeviceGetMemoryInfo = memory
+        with Machine() as there:
+            for kind in ("Compute", "Graphics"):
+                for version in (2, 3):
+                    call = f"nvmlDeviceGet{kind}RunningProcesses_v{version}"
+                    faults.arm(there, call, "NVML_ERROR_NOT_SUPPORTED", count=0)
+        with Nvml(libraries) as nvml:
+            discovery = Discovery(Options())
+            first = shown(discovery.look(nvml))
+            used[0] = 60 << 30
+            print(json.dumps([look["cards"][0][4] for look in (first, shown(discovery.look(nvml)))]))
+        """,
+    )
+    assert first == later == (80 << 30) - (1 << 29)
+
+
+def test_a_driver_without_the_newest_listing_of_processes_is_asked_by_the_one_before(on_machine: OnMachine) -> None:
+    """Drivers before 510 have no third version; the binding then raises what is none of NVML's errors."""
+    healthy, processes = on_machine(
+        "8xh100",
+        """
+        with Nvml(libraries) as nvml, Machine() as there:
+            for kind in ("Compute", "Graphics"):
+                faults.arm(there, f"nvmlDeviceGet{kind}RunningProcesses_v3", "NVML_ERROR_FUNCTION_NOT_FOUND", count=0)
+            cards = Discovery(Options()).look(nvml).cards
+            print(json.dumps([[card.healthy for card in cards], nvml.use(cards[0].uuid).processes]))
+        """,
+    )
+    assert healthy == [True] * 8
+    assert processes == {}
+
+
 def test_nvml_that_fails_as_a_whole_is_an_error_and_then_asked_anew(on_machine: OnMachine) -> None:
     said, cards = on_machine(
         "8xh100",

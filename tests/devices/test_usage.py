@@ -115,7 +115,7 @@ def test_k13_a_card_that_failed_is_asked_by_another_handle(monkeypatch: pytest.M
     handles = iter(["first", "second"])
     monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
     monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByUUID", lambda _: next(handles))
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetGraphicsRunningProcesses", lambda _: [])
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetGraphicsRunningProcesses_v3", lambda _: [])
     stale: set[str] = set()
 
     def running(handle: str) -> list[object]:
@@ -123,7 +123,7 @@ def test_k13_a_card_that_failed_is_asked_by_another_handle(monkeypatch: pytest.M
             raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
         return []
 
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetComputeRunningProcesses", running)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetComputeRunningProcesses_v3", running)
     nvml = Nvml(None)
     assert [nvml.processes(CARD) for _ in range(2)] == [{}, {}], "one handle serves as long as it works"
     stale.add("first")

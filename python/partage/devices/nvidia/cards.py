@@ -1,8 +1,10 @@
 """One card as NVML describes it, and whether it answers at all.
 
 Handles are asked for anew each time: after a reset of the card an old one is stale. Called by discovery and by health.
-What can go wrong: the card fell off the bus, or the driver does not answer for it (DeviceError); what an older driver
-does not know is left at what it means there (no MIG, nothing reserved).
+What can go wrong: the card fell off the bus, or the driver does not answer for what a share needs (DeviceError): which
+card it is, its memory, its modes, its address. Discovery and health ask for the same of these, so that they agree. Of
+all else, whatever NVML says instead of an answer costs that answer alone, not the card; what an older driver does not
+know is left at what it means there (no MIG, nothing reserved).
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pynvml
 
-from partage.devices.nvidia.nvml import translated
+from partage.devices.nvidia.nvml import processes_on, translated
 from partage.model import DeviceError
 
 if TYPE_CHECKING:
@@ -27,6 +29,13 @@ _NODES: Final = 1024  # of NUMA: how many bits NVML is asked for
 _WORD_BITS: Final = 64
 _ADDRESS: Final = re.compile(r"([0-9a-fA-F]+):([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\.([0-7])", re.ASCII)
 _UNTOLD: Final = (pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound, pynvml.NVMLError_InvalidArgument)
+# nvml.h's modes other than DEFAULT: one context a device, or none.
+EXCLUSIVE: Final = "EXCLUSIVE_PROCESS"
+_COMPUTE_MODES: Final = {
+    pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS: EXCLUSIVE,
+    pynvml.NVML_COMPUTEMODE_EXCLUSIVE_THREAD: "EXCLUSIVE_THREAD",
+    pynvml.NVML_COMPUTEMODE_PROHIBITED: "PROHIBITED",
+}
 # NVML's words for what a card needs before it works again.
 _ACTIONS: Final = {
     1: "a reset of the GPU",
@@ -41,9 +50,11 @@ _ACTIONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class RawCard:
-    """A card as NVML has it. Memory in bytes; `reserved` by the driver; `idle`: no process is on it; `mig`: cut.
+    """A card as NVML has it. Memory in bytes; `reserved` by the driver; `mig`: cut.
 
-    `action`: what NVML wants done with it before it is used; empty: nothing, or it does not say.
+    `idle`: NVML says that no process is on it; False also where it lists none for the card, as in guests of a vGPU.
+    `action`: what NVML wants done with it before it is used; empty: nothing, or it does not say. `compute_mode`: the
+    word of one that keeps programs from having a context each; empty: none does.
     """
 
     uuid: str
@@ -59,6 +70,7 @@ class RawCard:
     mig_capable: bool
     numa: int
     action: str = ""
+    compute_mode: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,22 +88,13 @@ def read_card(index: int, sysfs: Path = SYSFS) -> RawCard:
     """Return the card with this index; raises DeviceError."""
     with translated(f"card {index}"):
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-        total, reserved, used = _memory(handle)
-        address = normal_address(text(pynvml.nvmlDeviceGetPciInfo(handle).busId))
-        mig_capable, mig = _mig(handle)
+        needed = _needed(handle)
         return RawCard(
-            uuid=text(pynvml.nvmlDeviceGetUUID(handle)),
+            **needed,
             index=index,
             minor=_minor(handle),
-            name=text(pynvml.nvmlDeviceGetName(handle)),
-            address=address,
-            total=total,
-            reserved=reserved,
-            used=used,
-            idle=not _processes(handle),
-            mig=mig,
-            mig_capable=mig_capable,
-            numa=_numa(handle, address, sysfs),
+            idle=_is_idle(handle),
+            numa=_numa(handle, needed["address"], sysfs),
             action=_action(handle) or "",
         )
 
@@ -101,10 +104,27 @@ def ask(uuid: str) -> Answer:
     try:
         with translated(uuid):
             handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-            _memory(handle)
+            _needed(handle)
             return Answer(action=_action(handle))
     except DeviceError as error:
         return Answer(fault=reason_of(error))
+
+
+def _needed(handle: Any) -> dict[str, Any]:
+    """Return what no share can do without, by the names of `RawCard`; raises NVMLError for a card that fails."""
+    total, reserved, used = _memory(handle)
+    mig_capable, mig = _mig(handle)
+    return {
+        "uuid": text(pynvml.nvmlDeviceGetUUID(handle)),
+        "name": text(pynvml.nvmlDeviceGetName(handle)),
+        "address": normal_address(text(pynvml.nvmlDeviceGetPciInfo(handle).busId)),
+        "total": total,
+        "reserved": reserved,
+        "used": used,
+        "mig": mig,
+        "mig_capable": mig_capable,
+        "compute_mode": _compute_mode(handle),
+    }
 
 
 def reason_by(action: str) -> str:
@@ -138,6 +158,13 @@ def untold() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def dispensable() -> Iterator[None]:
+    """Leave out what cannot be read, whatever the reason: a card is served without it."""
+    with contextlib.suppress(pynvml.NVMLError):
+        yield
+
+
 def _memory(handle: Any) -> tuple[int, int, int]:
     """Return (total, reserved, used) in bytes; zeros where the card has no memory of its own, as NVML says it."""
     with untold():
@@ -150,8 +177,8 @@ def _memory(handle: Any) -> tuple[int, int, int]:
 
 
 def _minor(handle: Any) -> int:
-    """Return N of /dev/nvidiaN; -1 where the card has no node of its own."""
-    with untold():
+    """Return N of /dev/nvidiaN; -1 where the card has no node of its own, or NVML does not say which."""
+    with dispensable():
         return int(pynvml.nvmlDeviceGetMinorNumber(handle))
     return -1
 
@@ -164,19 +191,24 @@ def _mig(handle: Any) -> tuple[bool, bool]:
     return False, False
 
 
-def _processes(handle: Any) -> bool:
-    found = False
-    for listing in (pynvml.nvmlDeviceGetComputeRunningProcesses, pynvml.nvmlDeviceGetGraphicsRunningProcesses):
-        with untold():
-            found = found or bool(listing(handle))
-    return found
+def _compute_mode(handle: Any) -> str:
+    with untold():
+        return _COMPUTE_MODES.get(pynvml.nvmlDeviceGetComputeMode(handle), "")
+    return ""
+
+
+def _is_idle(handle: Any) -> bool:
+    """Whether NVML says that nobody is on the card; what it does not say is no proof."""
+    with dispensable():
+        return processes_on(handle) == []
+    return False
 
 
 def _action(handle: Any) -> str | None:
     field = getattr(pynvml, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION", None)
     if field is None:
         return None
-    with untold():
+    with dispensable():
         (value,) = pynvml.nvmlDeviceGetFieldValues(handle, [field])
         if value.nvmlReturn == pynvml.NVML_SUCCESS:
             action = int(value.value.uiVal)
@@ -190,7 +222,7 @@ def _numa(handle: Any, address: str, sysfs: Path) -> int:
         node = int((sysfs / address / "numa_node").read_text())
         if node >= 0:
             return node
-    with untold():
+    with dispensable():
         words = pynvml.nvmlDeviceGetMemoryAffinity(handle, _NODES // _WORD_BITS, pynvml.NVML_AFFINITY_SCOPE_NODE)
         nodes = [at * _WORD_BITS + bit for at, word in enumerate(words) for bit in range(_WORD_BITS) if word >> bit & 1]
         if len(nodes) == 1:

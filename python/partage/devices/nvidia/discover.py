@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from partage.devices.backend import Card, Inventory
-from partage.devices.nvidia.cards import SYSFS, RawCard, read_card, reason_by, reason_of
+from partage.devices.nvidia.cards import EXCLUSIVE, SYSFS, RawCard, read_card, reason_by, reason_of
 from partage.devices.nvidia.links import Links
 from partage.devices.nvidia.procfs import PROC, listed_cards
 from partage.devices.nvidia.waterline import Overheads
@@ -144,6 +144,9 @@ class Discovery:
         physical, allocatable = self._amounts(raw)
         if raw.mig:
             return CUT
+        if raw.compute_mode and (raw.compute_mode != EXCLUSIVE or self.options.seats > 1):
+            step = f"nvidia-smi -i {raw.index} -c DEFAULT"
+            return f"is in compute mode {raw.compute_mode}, shares need a context for each of their programs: {step}"
         if not physical:
             return NO_SIZE
         return "" if allocatable else f"the water line leaves nothing of {format_memory(physical)}: lower it"

@@ -25,7 +25,12 @@ if TYPE_CHECKING:
 
 _STEP: Final = "run `partage doctor`; it looks at driver, libraries and permissions"
 
-
+#: By kind of process, newest version first: drivers before 510 have no third. The binding's functions without a version
+#: raise what is no NVMLError where a driver lacks theirs.
+_LISTINGS: Final = (
+    ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2"),
+    ("nvmlDeviceGetGraphicsRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v2"),
+)
 _REVIVE: Final = "reset it (`nvidia-smi -r -i {index}`); a simulated one: `partage sim fault restore {index}`"
 
 
@@ -185,16 +190,26 @@ def _load(directory: Path) -> None:
         ) from error
 
 
+def processes_on(handle: Any) -> list[Any] | None:
+    """Return what NVML lists of the processes on a card; None where it lists none for this card at all."""
+    found: list[Any] | None = None
+    for versions in _LISTINGS:
+        for listing in versions:
+            with contextlib.suppress(pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound):
+                found = [*(found or ()), *getattr(pynvml, listing)(handle)]
+                break
+    return found
+
+
 def _holders(handle: Any) -> dict[int, int | None] | None:
     """Return pid -> bytes, None where NVML does not say how much; None in all where it lists no processes here."""
-    found: dict[int, int | None] | None = None
-    for listing in (pynvml.nvmlDeviceGetComputeRunningProcesses, pynvml.nvmlDeviceGetGraphicsRunningProcesses):
-        with contextlib.suppress(pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound):
-            listed = listing(handle)
-            found = {} if found is None else found
-            for process in listed:
-                amounts = [one for one in (found.get(process.pid), process.usedGpuMemory) if one is not None]
-                found[process.pid] = max(amounts, default=None)
+    listed = processes_on(handle)
+    if listed is None:
+        return None
+    found: dict[int, int | None] = {}
+    for process in listed:
+        amounts = [one for one in (found.get(process.pid), process.usedGpuMemory) if one is not None]
+        found[process.pid] = max(amounts, default=None)
     return found
 
 
