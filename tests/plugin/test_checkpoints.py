@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
+import grpc
 import pytest
 
 from partage.shm import read_policy
 from partage_plugin.proto.deviceplugin.v1beta1 import api_pb2
+from tests.plugin.kubelet import Kubelet
 from tests.plugin.test_handover import refused, run
 from tests.plugin.world import GI, World, part, pod_of, share
 
@@ -76,6 +80,44 @@ def test_podresources_contradicts(tmp_path: Path) -> None:
             entry = await world.kubelet.allocate("u1", "default/pod-u1", "app")
             entry.pod = "default/somebody-else"
             assert "somebody-else" in await refused(world, entry)
+
+    run(go())
+
+
+@dataclass
+class Busy(Kubelet):
+    """Refuses the first of two that ask it at once, as beyond its limit of asks, and lets the second wait for long."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.asked = 0
+        self.both, self.goes_on = asyncio.Event(), asyncio.Event()
+
+    async def List(self, request: Any, context: Any) -> Any:  # noqa: N802
+        self.asked += 1
+        if self.asked == 1:
+            await self.both.wait()
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")
+        self.both.set()
+        await self.goes_on.wait()
+        return await super().List(request, context)
+
+
+def test_k11_a_cross_check_that_cannot_be_made_ends_no_other(tmp_path: Path) -> None:
+    async def go() -> None:
+        world = World(tmp_path)
+        kubelet = world.kubelet = Busy(world.places.plugins, world.places.pod_resources)
+        async with world.running():
+            entries = []
+            for uid in ("u1", "u2"):
+                await world.pods.put(pod_of(uid, app=part(share())))
+                entries.append(await kubelet.allocate(uid, f"default/pod-{uid}", "app"))
+            starts = [asyncio.create_task(kubelet.pre_start(entry)) for entry in entries]
+            await asyncio.wait(starts, return_when=asyncio.FIRST_COMPLETED)
+            kubelet.goes_on.set()
+            await asyncio.gather(*starts)
+            for entry in entries:
+                assert read_policy(world.places.root / entry.name / "policy").is_open
 
     run(go())
 

@@ -2,7 +2,8 @@
 
 Only a cross-check beside the checkpoint: it leaves out ordinary init containers and knows no UID. Where the checkpoint
 has a layout that nobody knows, it is all there is, and only what is not ambiguous is believed. What can go wrong:
-kubelet does not answer within a second (None; a cross-check that cannot be made is no refusal).
+kubelet does not answer within a second, or refuses (it lets ten asks through at once, then one each 10 ms, whoever
+asks): None; a cross-check that cannot be made is no refusal, neither of who asked nor of who asks beside it.
 """
 
 from __future__ import annotations
@@ -35,28 +36,44 @@ class Holder:
     ids: frozenset[str]
 
 
+@dataclass(eq=False, slots=True)
+class _Line:
+    """A connection, and how many wait for an answer by it: to close it ends their waiting."""
+
+    channel: grpc.aio.Channel
+    waiting: int = 0
+
+
 class PodResources:
     """A client of the socket at `path`; the connection is made when first asked, and again when kubelet is another."""
 
     def __init__(self, path: Path, resource: str) -> None:
         self._path = path
         self._resource = resource
-        self._channel: grpc.aio.Channel | None = None
+        self._line: _Line | None = None
 
     async def holding(self, ids: Iterable[str]) -> tuple[Holder, ...] | None:
         """Return the containers that hold any of these ids; None where kubelet does not answer."""
         wanted = frozenset(ids)
-        if self._channel is None:
-            options = [("grpc.max_receive_message_length", _SIZE_MAX), ("grpc.enable_http_proxy", 0)]
-            self._channel = grpc.aio.insecure_channel(f"unix://{self._path}", options=options)
-        stub = api_pb2_grpc.PodResourcesListerStub(self._channel)
+        line = self._line = self._line or self._dial()
+        line.waiting += 1
         try:
+            stub = api_pb2_grpc.PodResourcesListerStub(line.channel)
             answer = await stub.List(api_pb2.ListPodResourcesRequest(), timeout=PATIENCE_S)
         except grpc.aio.AioRpcError as error:
             log.info("no cross-check by PodResources", socket=str(self._path), error=error.details())
-            await self.close()  # the next one is dialled at once, without a back-off from this failure
+            if self._line is line:
+                self._line = None  # the next one is dialled at once, without a back-off from this failure
             return None
+        finally:
+            line.waiting -= 1
+            if line is not self._line and line.waiting == 0:
+                await line.channel.close()
         return tuple(self._holders(answer, wanted))
+
+    def _dial(self) -> _Line:
+        options = [("grpc.max_receive_message_length", _SIZE_MAX), ("grpc.enable_http_proxy", 0)]
+        return _Line(grpc.aio.insecure_channel(f"unix://{self._path}", options=options))
 
     def _holders(self, answer: api_pb2.ListPodResourcesResponse, wanted: frozenset[str]) -> Iterable[Holder]:
         for pod in answer.pod_resources:
@@ -67,7 +84,7 @@ class PodResources:
                     yield Holder(pod.namespace, pod.name, container.name, held)
 
     async def close(self) -> None:
-        """Let the connection go."""
-        channel, self._channel = self._channel, None
-        if channel is not None:
-            await channel.close()
+        """Let the connection go, whoever waits."""
+        line, self._line = self._line, None
+        if line is not None:
+            await line.channel.close()
