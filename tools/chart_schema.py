@@ -121,6 +121,7 @@ def schema() -> Schema:
         agent=_part(
             config=_agent(),
             runtimeClassName=TEXT,
+            privileged=YES_NO,
             maxSurge={"type": ["integer", "string"]},
             simulated=only(profile=TEXT, directory=TEXT),
         ),

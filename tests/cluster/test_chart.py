@@ -61,6 +61,19 @@ CASES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         {"agent": {"config": {"nvidia": {"driverRoot": "/run/nvidia/driver", "devRoot": "/run/nvidia/driver"}}}},
         ("{name: driver-root, mountPath: /run/nvidia/driver, readOnly: true",),
     ),
+    "the host's own driver": (
+        {"agent": {"config": {"nvidia": {"driverRootInAgent": "/host", "devRootInAgent": "/host"}}}},
+        ("{name: driver-root, mountPath: /host, readOnly: true", "hostPath: {path: /, type: Directory}"),
+    ),
+    "devices seen elsewhere": (
+        {"agent": {"config": {"nvidia": {"driverRoot": "/home/kubernetes/bin/nvidia", "devRootInAgent": "/host"}}}},
+        (
+            "{name: driver-root, mountPath: /home/kubernetes/bin/nvidia, readOnly: true",
+            "{name: device-root, mountPath: /host, readOnly: true",
+            "hostPath: {path: /, type: Directory}",
+        ),
+    ),
+    "privileged": ({"agent": {"privileged": True}}, ("privileged: true",)),
     "without pages": ({"agent": {"config": {"metrics": {"port": 0}}}}, ("port: 0",)),
     "simulated": ({"agent": {"simulated": {"profile": "8xH100"}}}, ("driver: simulated", "partage, sim, tree")),
     "the host's network": (
@@ -205,6 +218,10 @@ def test_every_key_of_the_values_is_known_to_the_schema_and_none_else_is_taken(c
         ({"webhook": {"certificates": {"injectCaFrom": "b"}}}, "/webhook/certificates/injectCaFrom"),
         ({"webhook": {"certificates": {"secret": "s", "caBundle": "LS0t"}}}, "/webhook/certificates/caBundle"),
         ({"agent": {"config": {"node": "n1"}}}, "'node' not allowed"),
+        (
+            {"agent": {"config": {"nvidia": {"driverRoot": "/d", "driverRootInAgent": "/h", "devRootInAgent": "/h"}}}},
+            "/d and / of the host are both to be at /h",
+        ),
         ({"image": {"pullPolicy": "Sometimes"}}, "pullPolicy"),
         ({"agent": {"image": {"digest": "latest"}}}, "digest"),
     ],

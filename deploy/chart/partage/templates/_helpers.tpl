@@ -28,8 +28,8 @@
 {{ toYaml (merge $config (deepCopy (.Values.agent.config | default dict))) }}
 {{- end -}}
 
-{{- /* Where things lie on the host: the agent's `places` with its defaults, and `drivers`, directories of a driver in a
-container of its own. Mounted at the same path, so the configuration is the one place that says it. */ -}}
+{{- /* Where things lie on the host: the agent's `places` with its defaults, and `drivers`, where the driver and the
+devices lie, each with the place at which the agent sees it. The configuration is the one place that says it. */ -}}
 {{- define "partage.places" -}}
 {{- $agent := .Values.agent.config | default dict -}}
 {{- $nvidia := $agent.nvidia | default dict -}}
@@ -38,9 +38,16 @@ container of its own. Mounted at the same path, so the configuration is the one 
   "plugins" "/var/lib/kubelet/device-plugins" "library" "/usr/local/lib/partage" "locks" "/run/lock") -}}
 {{- $driver := $nvidia.driverRoot | default "/" -}}
 {{- $dev := $nvidia.devRoot | default "/" -}}
+{{- $driverHere := $nvidia.driverRootInAgent | default $driver -}}
+{{- $devHere := $nvidia.devRootInAgent | default $dev -}}
+{{- if and (eq $driverHere $devHere) (ne $driver $dev) -}}
+{{- fail (printf "agent.config.nvidia: %s and %s of the host are both to be at %s in the agent" $driver $dev $devHere) -}}
+{{- end -}}
 {{- $drivers := dict -}}
-{{- if ne $driver "/" }}{{ $_ := set $drivers "driver-root" $driver }}{{ end -}}
-{{- if and (ne $dev "/") (ne $dev $driver) }}{{ $_ := set $drivers "device-root" $dev }}{{ end -}}
+{{- if ne $driverHere "/" }}{{ $_ := set $drivers "driver-root" (dict "host" $driver "here" $driverHere) }}{{ end -}}
+{{- if and (ne $devHere "/") (ne $devHere $driverHere) -}}
+{{- $_ := set $drivers "device-root" (dict "host" $dev "here" $devHere) -}}
+{{- end -}}
 {{- toYaml (set $places "drivers" $drivers) -}}
 {{- end -}}
 

@@ -90,7 +90,10 @@ def _library_mounts(roots: Roots, driver: Path, _stamp: int) -> tuple[BindMount,
 
 
 def _lacking(roots: Roots, soname: str) -> DeviceError:
-    step = "set nvidia.driverRoot (and driverRootInAgent) to where the driver is installed"
+    step = (
+        "make the node's CDI spec (nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml), "
+        "or set nvidia.driverRoot and driverRootInAgent to where the driver is installed"
+    )
     return DeviceError(f"{soname} below {roots.driver_here}", "not found", f"looked at {', '.join(_DIRECTORIES)}", step)
 
 
@@ -115,7 +118,8 @@ def device_nodes(roots: Roots, minors: Iterable[int]) -> tuple[DeviceNode, ...]:
     needed = (*(f"nvidia{minor}" for minor in minors), *_NEEDED_NODES)
     for name in needed:
         if not (roots.dev_here / "dev" / name).exists():
-            limit, step = "a container needs it", "load the driver's modules (nvidia-modprobe -u -c 0 makes the nodes)"
+            limit = "a container needs it, and the agent looks for it where nvidia.devRootInAgent says"
+            step = "load the driver's modules (nvidia-modprobe -u -c 0 makes the nodes)"
             raise DeviceError(str(roots.dev / "dev" / name), "not there", limit, step)
     return tuple(_nodes(roots, (*needed, *_MORE_NODES)))
 
