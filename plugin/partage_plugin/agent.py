@@ -30,6 +30,7 @@ from partage_plugin.kubelet.register import Registrar
 from partage_plugin.kubelet.seats import card_of
 from partage_plugin.kubelet.server import DevicePlugin
 from partage_plugin.library import Library
+from partage_plugin.mending import Mender
 from partage_plugin.monitor.whereabouts import place_of
 from partage_plugin.owner_lock import OwnerLock
 from partage_plugin.owners import Owners
@@ -43,10 +44,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from partage.devices.backend import Backend
-    from partage_plugin.handover.desk import Watch
+    from partage_plugin.handover.desk import Held, Watch
     from partage_plugin.monitor.whereabouts import Place
     from partage_plugin.places import Places
     from partage_plugin.ports import Pods, Reports
+    from partage_plugin.refusal import Refused
 
 DISCOVER_EVERY_S: Final = 30.0
 NO_CARDS_AGAIN_S: Final = 5.0
@@ -140,6 +142,7 @@ class Agent:
             minted=self._minted,
             pods=pods,
         )
+        self._mender = Mender(self.desk, self._tell_damaged)
         self._shrinking = Shrinking(
             desk=self.desk, grants=self._grants, pods=pods, reports=reports, use=backend.use, place_of=place_of
         )
@@ -291,6 +294,10 @@ class Agent:
         if self.front is not None:
             self.front.ledger_spoilt(hand_over, why)
 
+    def _tell_damaged(self, held: Held, refusal: Refused | None) -> None:
+        if self.front is not None:
+            self.front.damaged(held, refusal)
+
     async def _follow_pods(self) -> None:
         async for change in self._pods.changes():
             if change.gone or change.pod.is_over:
@@ -311,6 +318,7 @@ class Agent:
             self._sweep_wanted.clear()
             if removed:
                 self._seats_changed()
+            await self._mender.look()
             if self.desk.mend() or wanted or removed:
                 again = SWEEP_AGAIN_S
             else:

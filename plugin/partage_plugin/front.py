@@ -162,7 +162,8 @@ class SharesFront:
                 raise refused[0][1]
             for claim, _ in refused:
                 self._desk.shut(claim.name)
-                self._enforced(*opened[-1])  # is the last word on the pod
+                last, held = opened[-1]
+                self._enforced(last.pod, held)  # is the last word on the pod
 
     async def _open(self, claim: Claim) -> Held:
         try:
@@ -183,18 +184,18 @@ class SharesFront:
             cards=[share.uuid for share in held.policy.devices],
             generation=held.generation,
         )
-        self._enforced(claim, held)
+        self._enforced(claim.pod, held)
         self.on_handed_over()
         now = self._pods.get(claim.pod.uid)
         if now is not None and now is not claim.pod:
             self.pod_changed(now)  # resized while its devices were prepared
         return held
 
-    def _enforced(self, claim: Claim, held: Held) -> None:
+    def _enforced(self, pod: Pod, held: Held) -> None:
         """Say on its pod what holds a container's limits."""
         word = held.policy.enforced_by
         self._reports.condition(
-            claim.pod,
+            pod,
             names.CONDITION_ENFORCED,
             holds=word != "none" or held.grant is None or held.grant.mode == "whole",
             reason=word,
@@ -407,6 +408,16 @@ class SharesFront:
             limit, step = "a ledger is written by the library alone", "restart the container: it gets a new one"
             subject = f"container {container!r} of {pod.full_name}"
             self._refused(pod, Refused(LEDGER_SPOILT, (subject, value, limit, step)))
+
+    def damaged(self, held: Held, refusal: Refused | None) -> None:
+        """Say on its pod what a container's hand-over lacks, or, with None, that it lacks nothing any more."""
+        pod = self._pods.get(held.pod_uid)
+        if pod is None:
+            return
+        if refusal is not None:
+            self._refused(pod, refusal)
+        elif held.policy.is_open:
+            self._enforced(pod, held)
 
     def forget(self, uids: Iterable[str]) -> None:
         """Forget the grants of pods that are no more."""

@@ -19,8 +19,9 @@ import structlog
 from partage_plugin.kubelet.checkpoint import CheckpointError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Collection, Iterable
 
+    from partage.run.handover import HandOver
     from partage_plugin.handover.cdi import CdiDirectory
     from partage_plugin.handover.desk import Desk
     from partage_plugin.handover.store import Store
@@ -61,7 +62,7 @@ class Sweeper:
         except CheckpointError:
             return frozenset()
         candidates = self._candidates(entries)
-        used = await asyncio.to_thread(self._in_use, candidates)
+        used = await asyncio.to_thread(in_use, [self._store.entry(name) for name in candidates])
         try:  # what was asked for meanwhile is needed
             left_over = candidates & self._candidates(self._checkpoint.read().entries) - used
         except CheckpointError:
@@ -95,12 +96,12 @@ class Sweeper:
             self._store.entry(name).path.exists() and self._store.age(name) < YOUNG_S
         )
 
-    def _in_use(self, names: Iterable[str]) -> set[str]:
-        """Return those with a process: one that holds a slot, or one in whose mounts the directory is."""
-        entries = [self._store.entry(name) for name in names]
-        used = {entry.name for entry in entries if entry.is_slot_held()}
-        rest = {entry.name for entry in entries} - used
-        return used | mounted(rest)
+
+def in_use(entries: Collection[HandOver]) -> set[str]:
+    """Return those with a process: one that holds a slot, or one in whose mounts the directory is."""
+    used = {entry.name for entry in entries if entry.is_slot_held()}
+    rest = {entry.name for entry in entries} - used
+    return used | mounted(rest)
 
 
 def mounted(names: Iterable[str]) -> set[str]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import msgspec
 import structlog
 
-from partage.model import DeviceError, PolicyError, format_memory
+from partage.model import DeviceError, PolicyError, format_memory, names
 from partage.model.guarded import guarded
 from partage.model.need import Need
 from partage.shm import Policy, PolicyFile
@@ -291,6 +291,8 @@ class Desk:
             return carried_over(policy, present)
 
         try:
+            if self.is_damaged(claim.name):  # a container that starts has nothing of it mapped
+                self.put_back(claim.name)
             entry = self._store.ensure(claim.name, may_run=claim.may_run)
             self._cdi.write(claim.name, edits)
             held = self._held.get(claim.name)
@@ -337,6 +339,37 @@ class Desk:
                 log.info("adopted at last", hand_over=name, pod=late.pod)
         self._gates.mend()
         return self.is_behind
+
+    def is_damaged(self, name: str) -> bool:
+        """Whether somebody removed the policy or the turns of an open hand-over, though not all of it."""
+        held = self._held.get(name)
+        return held is not None and held.entry.path.is_dir() and self.missing(held) != ""
+
+    def missing(self, held: Held) -> str:
+        """Return which file of an open hand-over was removed, the graver one first; empty for none."""
+        if not held.file.is_in_place:
+            return names.POLICY_FILE
+        return "" if self._store.has_turns(held.entry.name) else names.TURNS_FILE
+
+    def put_back(self, name: str) -> None:
+        """Put back what was removed of an open hand-over, as it was; raises HandOverError or PolicyError.
+
+        For those alone in which nobody runs: a process that has the lost file mapped would follow no change any more,
+        and its neighbours would be given what it still takes.
+        """
+        held = self._held[name]
+        if held.file.is_in_place:
+            self._store.put_back(name, None)
+            return
+        with contextlib.suppress(PolicyError):  # torn: as we wrote it last
+            held.policy = held.file.read()
+        self._store.put_back(name, held.policy)
+        file = PolicyFile.open(held.entry.policy_path)
+        self._watch.remove(name)
+        held.file.close()
+        held.file = file
+        self._gates.put(held.entry, file, held.policy)
+        self._watch.add(held.entry)
 
     @property
     def is_behind(self) -> bool:

@@ -46,7 +46,7 @@ class Store:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self._whole: set[str] = set()  # whose policy and turns were seen to be good: nobody else writes those
+        self._whole: set[str] = set()  # whose policy and turns were good when looked into: only we write them
 
     def open(self) -> None:
         """Make the root: ours alone to write, for all to read. Raises HandOverError."""
@@ -89,7 +89,7 @@ class Store:
                 entry.path.mkdir(mode=0o755, exist_ok=True)
                 entry.path.chmod(0o755)  # whatever the umask is
             self._ensure_ledger(entry, may_run=may_run)
-            if name in self._whole:
+            if name in self._whole and self.has_turns(name) and entry.policy_path.exists():
                 return entry
             turns = entry.path / names.TURNS_FILE
             if read_turns(turns) is None:
@@ -136,6 +136,34 @@ class Store:
             return read_policy(entry.policy_path)
         except PolicyError:
             return None
+
+    def has_turns(self, name: str) -> bool:
+        """Whether a hand-over has its turns file still."""
+        return (self.entry(name).path / names.TURNS_FILE).exists()
+
+    def put_back(self, name: str, policy: Policy | None) -> None:
+        """Make the turns anew where they were removed, and the policy where one is given; raises HandOverError.
+
+        Each has its name once it is whole: a container may look there meanwhile.
+        """
+        entry = self.entry(name)
+        with self._translated(entry.path):
+            if not self.has_turns(name):
+                with self._beside(entry.path / names.TURNS_FILE) as path:
+                    create_turns(path, MAX_DEVICES)
+            if policy is not None:
+                with self._beside(entry.policy_path) as path:
+                    PolicyFile.create(path, policy).close()
+
+    @staticmethod
+    @contextlib.contextmanager
+    def _beside(path: Path) -> Iterator[Path]:
+        """Yield where to make what lies at `path` afterwards, for all to read."""
+        beside = path.with_name(f".{path.name}")
+        beside.unlink(missing_ok=True)
+        yield beside
+        beside.chmod(0o644)
+        beside.rename(path)
 
     def ledger_inode(self, name: str) -> int:
         """Return what tells a hand-over's ledger from one that was made in its place; 0 where there is none."""

@@ -292,6 +292,14 @@ class PolicyFile:
             return self._last, False
 
     @property
+    def is_in_place(self) -> bool:
+        """Whether this is the file at its path still: one that was removed reaches only who has it mapped."""
+        try:
+            return os.path.samestat(os.lstat(self.path), os.fstat(self._fd))
+        except OSError:
+            return False
+
+    @property
     def is_gated(self) -> bool:
         """Whether the container takes turns on any device, as the file says now."""
         return bool(lib.ptg_policy_gated(self._shared))
