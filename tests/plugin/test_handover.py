@@ -283,6 +283,12 @@ def test_room_that_another_clean_up_has_freed_meanwhile(tmp_path: Path) -> None:
             id="other-node",
         ),
         pytest.param(pod_of("u1", text=grant_text("u9", app=part()), app=part()), "GrantInvalid", "u9", id="other-pod"),
+        pytest.param(
+            pod_of("u1", text=grant_text("u1", gen=1 << 64, app=part()), app=part()),
+            "GrantInvalid",
+            "gen",
+            id="endless-generation",
+        ),
         pytest.param(pod_of("u1", other=part()), "ContainerNotGranted", "lists other", id="other-container"),
         pytest.param(pod_of("u1", app=part(share(0), share(1))), "SeatsDiffer", "2 shares", id="other-count"),
         pytest.param(pod_of("u1", app=part(share(uuid="GPU-x"))), "CardMissing", "GPU-x", id="other-card"),

@@ -439,6 +439,37 @@ def test_a_resize_that_cannot_be(tmp_path: Path, wanted: Any, reason: str) -> No
     run(go())
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        grant_text("u1", gen=1 << 64, app=part(share(0, 9 * GI))),
+        grant_text("u1", gen=2, app=part(share(0, 9 * GI))).replace('"shares":[', '"shares":[],"was":['),
+        grant_text("u2", gen=2, app=part(share(0, 9 * GI))),
+        "{" * (1 << 20),
+    ],
+    ids=["endless-generation", "no-shares", "another-pods", "a-megabyte"],
+)
+def test_a_grant_that_is_spoilt_under_a_running_container(tmp_path: Path, text: str) -> None:
+    """It goes on with what it has, its pod says why, and others start beside it; also after the agent's restart."""
+
+    async def go() -> None:
+        world = World(tmp_path)
+        async with world.running():
+            entry = await started(world, "u1", app=part(share(0, 8 * GI)))
+            await world.pods.put(pod_of("u1", text=text, app=part()))
+            await world.told.until(lambda told: ("pod-u1", names.CONDITION_RESIZED) in told.conditions)
+            assert world.told.conditions["pod-u1", names.CONDITION_RESIZED][:2] == (False, "GrantInvalid")
+            assert policy(world, await started(world, "u3", app=part(share(0, GI)))).is_open
+        await world.kubelet.start()
+        async with world.agent():
+            await world.kubelet.registered()
+            now = policy(world, entry)
+            assert (now.is_open, now.generation, now.devices[0].memory) == (True, 1, 8 * GI)
+        await world.kubelet.stop()
+
+    run(go())
+
+
 def test_a_closed_container_stays_closed_at_a_resize(tmp_path: Path) -> None:
     """Its watcher closed it (its tenant cut the ledger): more memory is no reason to let it go on without one."""
 

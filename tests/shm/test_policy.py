@@ -178,6 +178,8 @@ def test_values_out_of_bounds_are_never_written(tmp_path, wrong):
     file = PolicyFile.create(tmp_path / "policy", POLICY)
     with pytest.raises(PolicyError):
         file.update(lambda policy: policy.changed("GPU-a", **wrong))
+    with pytest.raises(PolicyError, match="generation"):
+        file.update(lambda policy: replace(policy, generation=1 << 64))
     assert read_policy(tmp_path / "policy") == POLICY
     file.close()
 

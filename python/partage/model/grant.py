@@ -21,8 +21,9 @@ DEVICES_MAX: Final = 16  # of one container: what its policy file holds
 UUID_BYTES_MAX: Final = 63
 
 Mode = Literal["shim", "mps", "mig", "timeslice", "vendor", "whole"]
-_Count = Annotated[int, msgspec.Meta(ge=0)]
-_Memory = Annotated[int, msgspec.Meta(gt=0, le=(1 << 63) - 1)]
+_WHOLE_MAX: Final = (1 << 63) - 1  # JSON knows larger ones; no file, policy of the API or other language's reader does
+_Count = Annotated[int, msgspec.Meta(ge=0, le=_WHOLE_MAX)]
+_Positive = Annotated[int, msgspec.Meta(gt=0, le=_WHOLE_MAX)]
 _Permille = Annotated[int, msgspec.Meta(ge=0, le=CORES_MAX)]
 _Weight = Annotated[int, msgspec.Meta(ge=1, le=WEIGHT_MAX)]
 _Text = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
@@ -33,7 +34,7 @@ class Slice(msgspec.Struct, frozen=True, kw_only=True):
 
     profile: _Text
     start: _Count
-    size: Annotated[int, msgspec.Meta(gt=0)]
+    size: _Positive
 
 
 class GrantShare(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -44,12 +45,12 @@ class GrantShare(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     backend: _Text
     uuid: _Text
-    memory: _Memory
+    memory: _Positive
     cores: _Permille
     ceiling: Annotated[int, msgspec.Meta(ge=1, le=CORES_MAX)]
     weight: _Weight
     slice: Slice | msgspec.UnsetType = msgspec.UNSET
-    held: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)] = 0
+    held: _Count = 0
 
     @property
     def counted(self) -> int:
@@ -78,8 +79,8 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, rename={"bound_at": "boun
     uid: _Text
     node: _Text
     term: _Count
-    bound_at: Annotated[int, msgspec.Meta(gt=0)]
-    gen: Annotated[int, msgspec.Meta(ge=1)]
+    bound_at: _Positive
+    gen: _Positive
     containers: dict[str, ContainerGrant]
     resized_in: _Count | msgspec.UnsetType = msgspec.UNSET
 

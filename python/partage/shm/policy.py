@@ -95,6 +95,8 @@ def _check(policy: Policy, where: str) -> None:
         raise _defect(where, f"{len(policy.devices)} devices", f"at most {MAX_DEVICES}")
     if policy.share_class not in CLASSES or policy.priority not in {0, 1, 2}:
         raise _defect(where, f"class {policy.share_class!r}, priority {policy.priority}", f"{CLASSES}, 0 to 2")
+    if not 0 <= policy.generation < 1 << 64:
+        raise _defect(where, f"generation {policy.generation}", "0 to 2^64 - 1")
     for device in policy.devices:
         name = device.uuid.encode("utf-8", "replace")
         if not 0 < len(name) < lib.PTG_UUID_SIZE or not device.uuid.isprintable():
