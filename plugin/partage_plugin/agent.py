@@ -166,8 +166,8 @@ class Agent:
         """Serve until cancelled; raises PartageError where that cannot be."""
         self._store.open()
         library = Library(self._library, self._places.library)
-        await self._lock.take()
         try:
+            await self._lock.take()
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.arbiter.run(), name="arbiter")
                 await self._find_cards()
@@ -179,11 +179,12 @@ class Agent:
                 tasks.create_task(self._follow_cards(), name="cards")
                 tasks.create_task(self._sweep(), name="clean-up")
                 tasks.create_task(self._shrinking.run(self._clock), name="shrinking")
-                tasks.create_task(self._follow_places(), name="places")
+                tasks.create_task(self._follow_places(library), name="places")
         finally:
             self.desk.let_go()
             await self._resources.close()
             self._lock.let_go()
+            library.let_go()
 
     def _assemble(self, delivery: Delivery) -> Registrar:
         safe = SafeMode(self._choices.node, self._backend.resource, self._backend.name)
@@ -219,7 +220,7 @@ class Agent:
         )
         return self.registrar
 
-    async def _follow_places(self) -> None:
+    async def _follow_places(self, library: Library) -> None:
         """End where what is written here reaches nobody any more: the next agent has the directories there are then."""
         while True:
             await self._clock.sleep(PLACES_EVERY_S)
@@ -228,6 +229,7 @@ class Agent:
                 limit, step = "what is written there reaches nobody", "none: the agent is started again"
                 raise LaunchError(str(removed), "was removed from the host", limit, step)
             self._lock.keep()
+            library.keep()
 
     # ---- cards ---------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,11 @@ So the file is mapped as code from where containers will get it, and where that 
 Who removes the files later takes the limits from what starts after that: the container runtime makes an empty directory
 of a mount's source that is missing, and ld.so goes on without it. So they are looked at before every start: this
 version's are put back (`Library.ensure`), and a container whose answer names others that are gone does not start
-(`absent`). What can go wrong: no right or room there (LaunchError).
+(`absent`).
+
+All containers have the same files mounted, and who owns a file, as root in a container does, may take a lease on it for
+as long as nobody else has it open: every program that starts in another container would then wait for 45 s. So they are
+held open here, those of versions before too (`Library.keep`). What can go wrong: no right or room there (LaunchError).
 """
 
 from __future__ import annotations
@@ -24,12 +28,14 @@ import structlog
 
 from partage import __version__
 from partage.model import LaunchError, names
+from partage.shm import OPEN_FLAGS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
 PRELOAD_NAME: Final = "ld.so.preload"
+KEPT_MAX: Final = 256  # files: two a version, and those that were removed under running containers
 _STEP: Final = "let the directory be writable for the agent and not mounted noexec"
 
 log = structlog.get_logger("partage.library")
@@ -44,19 +50,38 @@ class HostLibrary:
 
 
 class Library:
-    """The library of this version, installed when it is made; raises LaunchError."""
+    """The library of this version, installed when it is made; raises LaunchError. `let_go` ends its hold."""
 
     def __init__(self, source: Path, directory: Path) -> None:
         self._source = source
         self._directory = directory
+        self._kept: dict[tuple[int, int], int] = {}  # device and inode -> descriptor
         self._files = install(source, directory)
+        self.keep()
 
     def ensure(self) -> HostLibrary:
         """Return where its files lie, put back where somebody removed them; raises LaunchError."""
         if absent((str(self._files.path), str(self._files.preload))) is not None:
             log.warning("the library was removed; it is installed again", file=str(self._files.path))
             install(self._source, self._directory)
+            self.keep()
         return self._files
+
+    def keep(self) -> None:
+        """Hold all that containers may have mounted open; what is under a lease by now is asked back, and next time."""
+        for file in (*self._directory.glob(f"*/{names.LIBRARY}"), *self._directory.glob(f"*/{PRELOAD_NAME}")):
+            with contextlib.suppress(OSError):
+                found = file.lstat()
+                which = (found.st_dev, found.st_ino)
+                if which not in self._kept and stat.S_ISREG(found.st_mode):
+                    self._kept[which] = os.open(file, os.O_RDONLY | OPEN_FLAGS)
+        while len(self._kept) > KEPT_MAX:
+            os.close(self._kept.pop(next(iter(self._kept))))
+
+    def let_go(self) -> None:
+        """Close what is held open: the agent ends."""
+        while self._kept:
+            os.close(self._kept.popitem()[1])
 
 
 def absent(files: Iterable[str]) -> str | None:
@@ -89,7 +114,7 @@ def install(source: Path, directory: Path, version: str = __version__) -> HostLi
 def _put(path: Path, content: bytes, mode: int) -> None:
     """Write a file beside and rename it, unless it has this content: who has the old one mounted keeps it."""
     with contextlib.suppress(OSError):
-        if path.read_bytes() == content:
+        if _content(path) == content:
             path.chmod(mode)
             return
     beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
@@ -104,10 +129,16 @@ def _put(path: Path, content: bytes, mode: int) -> None:
     log.info("installed", file=str(path), size=len(content))
 
 
+def _content(path: Path) -> bytes:
+    """Return what is in a file; one under a lease is not waited for (BlockingIOError)."""
+    with open(os.open(path, os.O_RDONLY | OPEN_FLAGS), "rb") as file:  # noqa: PTH123 -- a descriptor
+        return file.read()
+
+
 def check_loadable(path: Path) -> None:
     """Raise LaunchError where ld.so could not map the library as code: it would go on without, and without a limit."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | OPEN_FLAGS)
         try:
             mmap.mmap(fd, 0, prot=mmap.PROT_READ | mmap.PROT_EXEC).close()
         finally:

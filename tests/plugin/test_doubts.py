@@ -4,6 +4,7 @@ from it; gates that cannot be written let nobody in and are mended; a pod that H
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
 import signal
@@ -182,8 +183,8 @@ def test_a_neighbour_that_could_not_be_gated_is_mended(tmp_path: Path, monkeypat
 
 
 @contextmanager
-def leased(path: Path) -> Iterator[Callable[[], None]]:
-    """A lease on a file, until the function is called or the block ends."""
+def leased(path: Path, kind: int = fcntl.F_RDLCK) -> Iterator[Callable[[], None]]:
+    """A lease on a file, until the function is called or the block ends. F_WRLCK: not even readers get in."""
     before = signal.signal(signal.SIGIO, signal.SIG_IGN)  # how the kernel asks for it back
     fds = [os.open(path, os.O_RDONLY | os.O_CLOEXEC)]
 
@@ -192,7 +193,7 @@ def leased(path: Path) -> Iterator[Callable[[], None]]:
             os.close(fds.pop())
 
     try:
-        fcntl.fcntl(fds[0], fcntl.F_SETLEASE, fcntl.F_RDLCK)
+        fcntl.fcntl(fds[0], fcntl.F_SETLEASE, kind)
         yield end
     finally:
         end()
@@ -221,6 +222,61 @@ def test_a_lease_on_a_policy_lets_nobody_else_in(tmp_path: Path, monkeypatch: py
                 end()
                 await until(lambda: entry.name in agent.desk.held)
                 assert world.watch.names == {entry.name}
+            await world.kubelet.stop()
+
+    run(go())
+
+
+BEFORE_KERNEL_S = 30  # the kernel itself takes a lease away after 45 s
+
+
+def test_k12_a_lease_on_a_ledger_keeps_no_agent_from_registering(tmp_path: Path) -> None:
+    """Nobody else has it open while no agent runs. It is its tenant's own: who comes does not wait, and adopts."""
+
+    async def go() -> None:
+        world = World(tmp_path)
+        async with world.running():
+            entry = await started(world, "u1", app=part(share(0, 60 * GI)))
+        ledger = world.places.root / entry.name / "ledger"
+        inode = ledger.stat().st_ino
+        with leased(ledger, fcntl.F_WRLCK):
+            await world.kubelet.start()
+            async with world.agent() as agent:
+                async with asyncio.timeout(BEFORE_KERNEL_S):
+                    await world.kubelet.registered()
+                assert policy(world, entry).is_open
+                assert (entry.name in agent.desk.held, ledger.stat().st_ino) == (True, inode)
+                await world.kubelet.pre_start(entry)  # its container is started anew
+                assert policy(world, entry).is_open
+                assert ledger.stat().st_ino != inode, "it starts with a ledger that can be read"
+            await world.kubelet.stop()
+
+    run(go())
+
+
+def test_k09_a_lease_on_the_library_keeps_no_other_container_from_starting(tmp_path: Path) -> None:
+    """All containers map the same files: while an agent is there none of them can be had alone, and one that comes
+    where a tenant has a lease on one does not wait for it."""
+
+    async def go() -> None:
+        world = World(tmp_path)
+        before = world.places.library / "0.0.1" / names.LIBRARY
+        before.parent.mkdir(parents=True)
+        before.write_bytes(b"of a release before")
+        async with world.running():
+            files = list(world.places.library.glob("*/*"))
+            assert len(files) == 3
+            for file in files:
+                with pytest.raises(BlockingIOError), leased(file, fcntl.F_WRLCK):
+                    pass
+        preload = next(world.places.library.glob("*/ld.so.preload"))
+        with leased(preload, fcntl.F_WRLCK):
+            await world.kubelet.start()
+            async with asyncio.timeout(BEFORE_KERNEL_S), world.agent():
+                await world.kubelet.registered()
+                fd = os.open(preload, os.O_RDONLY | os.O_NONBLOCK)
+                assert os.read(fd, 100).decode() == f"{names.CONTAINER_LIBRARY}\n"
+                os.close(fd)
             await world.kubelet.stop()
 
     run(go())

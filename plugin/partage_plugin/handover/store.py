@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from partage._abi import lib
 from partage.model import PartageError, PolicyError, names
 from partage.run.handover import HandOver
-from partage.shm import Policy, PolicyFile, create_ledger, create_turns, read_policy, read_turns
+from partage.shm import OPEN_FLAGS, Policy, PolicyFile, create_ledger, create_turns, read_policy, read_turns
 from partage.shm.ledger import SIZE as LEDGER_SIZE
 from partage.shm.policy import MAX_DEVICES
 from partage_plugin.kubelet.checkpoint import is_name
@@ -117,8 +117,14 @@ class Store:
 
     @staticmethod
     def _is_ledger(entry: HandOver) -> bool:
-        with entry.ledger_path.open("rb") as file:
-            head = file.read(_HEAD.size)
+        try:
+            fd = os.open(entry.ledger_path, os.O_RDONLY | OPEN_FLAGS)
+        except (BlockingIOError, PermissionError):
+            return False  # its tenant, as root of its container, holds a lease on it, or has taken it from us
+        try:
+            head = os.read(fd, _HEAD.size)
+        finally:
+            os.close(fd)
         return len(head) == _HEAD.size and _HEAD.unpack(head) == (
             lib.PTG_LEDGER_MAGIC,
             lib.PTG_LEDGER_LAYOUT,
