@@ -53,6 +53,13 @@ def test_numa_of_a_node_with_two_is_not_promised() -> None:
     assert {seat.numa for seat in seats([card(0, 2, numa=1)], {}, (), tells_numa=False)} == {-1}
 
 
+def test_k12_a_seat_that_its_card_has_no_more_is_promised_where_the_others_are() -> None:
+    """Kubelet fails a running pod at its own restart where the pod's ids are the only ones without a NUMA node."""
+    held = seat_id(UUIDS[0], 7)
+    found = seats([card(0, 2, numa=1), card(1, 2, numa=1)], {UUIDS[0]: 1}, {held}, {held})
+    assert {seat.id: seat.numa for seat in found}[held] == 1
+
+
 @given(st.data())
 def test_advice_is_a_legal_choice(data: st.DataObject) -> None:
     ids = [seat_id(uuid, number) for uuid in UUIDS for number in range(4)]

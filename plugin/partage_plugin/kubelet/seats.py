@@ -51,7 +51,8 @@ def seats(
 
     `kept`: those of them that are listed even where they are named after no seat of these cards.
 
-    NUMA is promised only where it cannot be wrong (a seat does not say which card it will be), and where it is wanted.
+    NUMA is promised only where it cannot be wrong (a seat does not say which card it will be), and where it is wanted;
+    of all seats then: kubelet's topology policies start no container again whose ids alone say nothing.
     """
     cards = list(cards)
     ids = {card.uuid: [seat_id(card.uuid, number) for number in range(card.seats)] for card in cards}
@@ -70,7 +71,7 @@ def seats(
     nodes = {card.numa for card in cards}
     numa = nodes.pop() if tells_numa and len(nodes) == 1 else -1
     listed = [Seat(seat, seat not in withdrawn, numa) for own in ids.values() for seat in own]
-    return (*listed, *(Seat(seat, healthy=True) for seat in strays))
+    return (*listed, *(Seat(seat, healthy=True, numa=numa) for seat in strays))
 
 
 def preferred(
