@@ -283,6 +283,28 @@ def test_a_hand_over_that_somebody_removed(tmp_path: Path) -> None:
     run(go())
 
 
+def test_k12_what_a_runtime_made_in_place_of_a_hand_over_that_was_removed(tmp_path: Path) -> None:
+    """While the agent is away it makes directories of what it is to mount; the next start is as any other."""
+
+    async def go() -> None:
+        world = World(tmp_path)
+        await world.kubelet.start()
+        async with world.agent():
+            await world.kubelet.registered()
+            entry = await started(world, "u1", app=part(share(0, 8 * GI)))
+        place = world.places.root / entry.name
+        shutil.rmtree(place)
+        (place / "ledger/made inside").mkdir(parents=True)
+        async with world.agent():
+            await world.kubelet.until(lambda kubelet: len(kubelet.requests) > 1 and kubelet.devices)
+            await world.kubelet.pre_start(entry)
+            assert policy(world, entry).devices[0].memory == 8 * GI
+            assert (place / "ledger").is_file()
+        await world.kubelet.stop()
+
+    run(go())
+
+
 def test_more_than_the_card_has_is_no_resize(tmp_path: Path) -> None:
     """Promises may add up to more than the card, a single share may not."""
 

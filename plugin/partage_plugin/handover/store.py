@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import shutil
 import stat
 import struct
 import time
@@ -111,7 +112,10 @@ class Store:
                 return
             if entry.is_slot_held() or (may_run and self._was_opened(entry)):
                 return  # its tenant spoilt it and runs: its own harm, which the watcher finds
-            entry.ledger_path.unlink()
+            if stat.S_ISDIR(found.st_mode):
+                shutil.rmtree(entry.ledger_path)  # a container runtime made it where the source of a mount was missing
+            else:
+                entry.ledger_path.unlink()
         create_ledger(entry.ledger_path, [])
         entry.ledger_path.chmod(0o666)  # containers run as any user
 
