@@ -192,6 +192,59 @@ def test_a_spec_without_one_of_the_cards_is_not_used_for_the_others(root: Path) 
     assert {"/dev/nvidia2", "/dev/nvidia3"} <= {node.container for node in found.nodes}
 
 
+def with_nodes(found: dict[str, Any], **nodes: str) -> dict[str, Any]:
+    """Return a spec with real nodes for its cards."""
+    for device in found["devices"]:
+        device["containerEdits"]["deviceNodes"] = [{"path": nodes[device["name"].replace("-", "_")]}]
+    return found
+
+
+@pytest.mark.parametrize("by_index", [False, True])
+def test_a_spec_from_before_cards_changed_places_gives_nobody_a_neighbours_card(root: Path, by_index: bool) -> None:
+    """A card was taken out, or the bus was walked in another order: the spec's numbers are of before."""
+    (root / "cdi-a").mkdir()
+    before = with_nodes(
+        spec("GPU-0", "0"), GPU_0="/dev/nvidia3", **{"0": "/dev/nvidia3"}
+    )  # /dev/nvidia3 is GPU-1's now
+    (root / "cdi-a" / "nvidia.json").write_text(json.dumps(before))
+    found = real_edits([raw(0)], options(root, by_index=by_index))
+    assert "/dev/nvidia3" not in {node.container for node in found.nodes}
+    assert "/dev/nvidia2" in {node.container for node in found.nodes}, "from the driver's files"
+    now = with_nodes(spec("GPU-0", "0"), GPU_0="/dev/nvidia2", **{"0": "/dev/nvidia2"})
+    (root / "cdi-a" / "newer.json").write_text(json.dumps(now))
+    found = real_edits([raw(0)], options(root, by_index=by_index))
+    assert found.env["NVIDIA_CTK_LIBCUDA_DIR"], "of two specs the one that is up to date"
+    assert "/dev/nvidia3" not in {node.container for node in found.nodes}
+
+
+def test_a_spec_of_a_driver_that_is_not_loaded_is_left_alone(root: Path) -> None:
+    """Its files are gone, and no container with it starts (Igalia/webkit-container-sdk#23); or they fit no module."""
+    (root / "cdi-a").mkdir()
+    (root / "cdi-a" / "nvidia.json").write_text(json.dumps(spec("GPU-0", library="/usr/lib64/libcuda.so.535.161.07")))
+    found = real_edits([raw(0)], options(root), VERSION)
+    assert not any("535" in mount.host for mount in found.mounts)
+    assert {str(root / LIBRARIES / f"libcuda.so.{VERSION}")} <= {mount.host for mount in found.mounts}
+    (root / LIBRARIES / "libcuda.so.1").unlink()
+    with pytest.raises(
+        DeviceError, match=r"nvidia\.json.*is of driver 535\.161\.07, 580\.65\.06 is loaded.*cdi generate"
+    ):
+        real_edits([raw(0)], options(root), VERSION)
+    assert real_edits([raw(0)], options(root), "535.161.07").mounts
+    wsl = spec("GPU-0", library="/usr/lib/wsl/drivers/a/libcuda.so.1.1")
+    (root / "cdi-a" / "nvidia.json").write_text(json.dumps(wsl))
+    assert any("wsl" in mount.host for mount in real_edits([raw(0)], options(root), VERSION).mounts)
+
+
+def test_what_the_driver_loads_by_its_version_is_found_in_images_of_any_distribution(root: Path) -> None:
+    (root / "cdi-a").mkdir()
+    made = spec("GPU-0")
+    path = f"/usr/lib64/libnvidia-gpucomp.so.{VERSION}"
+    made["containerEdits"]["mounts"].append({"hostPath": path, "containerPath": path})
+    (root / "cdi-a" / "nvidia.json").write_text(json.dumps(made))
+    at = {mount.container: mount.host for mount in real_edits([raw(0)], options(root)).mounts}
+    assert all(at[f"{place}/libnvidia-gpucomp.so.{VERSION}"] == path for place in PLACES)
+
+
 # ---- order -----------------------------------------------------------------------------------------------------------
 
 
@@ -257,6 +310,37 @@ def test_the_simulated_cards_of_a_grant_by_ordinal(on_machine: OnMachine, tmp_pa
     assert not {f"/dev/nvidia{minor}" for minor in (0, 1, 3, 4, 6, 7)} & set(mounts)
     assert same
     assert "failRequestsGreaterThanOne" in two
+
+
+def test_a_card_that_no_container_could_be_given_takes_no_shares(on_machine: OnMachine, tmp_path: Path) -> None:
+    """Nodes of devices that come late, a driver that the agent cannot see, an old spec: said on the node, and over."""
+    body = f"""
+    from partage.devices.nvidia import backend as there
+    from partage.devices.nvidia.nvml import Nvml
+    from partage.devices.nvidia.options import Roots
+    there.Nvml = lambda _: Nvml(libraries)  # as if it were the real driver's
+    root = Path({str(tmp_path)!r}) / "root"
+    place = root / {LIBRARIES!r}
+    place.mkdir(parents=True)
+    (root / "dev").mkdir()
+    options = Options(roots=Roots(root, root, root, root), cdi_specs=())
+    real = NvidiaBackend(options, Now(), None)
+    found = [[card.reason for card in (await real.discover()).cards]]
+    for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
+        (place / name).touch()
+    for name in ("nvidiactl", "nvidia-uvm", *(f"nvidia{{minor}}" for minor in range(7))):
+        (root / "dev" / name).touch()
+    found.append([card.reason for card in (await real.discover()).cards])
+    (root / "dev" / "nvidia7").touch()
+    found.append([card.healthy for card in (await real.discover()).cards])
+    real.close()
+    print(json.dumps(found))
+    """
+    nothing, late, all_there = on_machine("8xh100", BACKEND.replace("{body}", body.strip()))
+    assert all("cannot be given to containers: libcuda.so.1" in reason for reason in nothing)
+    assert late[:7] == [""] * 7
+    assert "/dev/nvidia7: not there" in late[7]
+    assert all_there == [True] * 8
 
 
 def test_only_cards_that_are_there_and_well_are_prepared(on_machine: OnMachine, tmp_path: Path) -> None:

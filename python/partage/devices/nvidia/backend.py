@@ -55,7 +55,7 @@ class NvidiaBackend:
         self._options = options
         self._clock = clock
         self._libraries = libraries
-        self._discovery = Discovery(options, sysfs=sysfs, proc=proc)
+        self._discovery = Discovery(options, sysfs=sysfs, proc=proc, withheld=self._withheld)
         self._book = HealthBook(options.health)
         self._watch = HealthWatch(self._book, options.health, clock, libraries)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="partage-nvml")
@@ -111,6 +111,16 @@ class NvidiaBackend:
             session.close()
             raise
 
+    def _withheld(self, card: RawCard, driver: str) -> str:
+        """Return why no container could be given this card, which is well; empty: one could."""
+        if self._libraries is not None:
+            return ""
+        try:
+            real_edits([card], self._options, driver)
+        except DeviceError as error:
+            return f"cannot be given to containers: {error}"
+        return ""
+
     def use(self) -> Mapping[str, CardUse]:
         """Return what NVML says of the use of each card that answers; raises DeviceError where it hangs or is gone."""
         if self._using is None or self._using.done():  # one that hangs is not asked for again
@@ -149,7 +159,7 @@ class NvidiaBackend:
         cards = [self._card(share.uuid) for share in shares]
         if self._libraries is not None:
             return simulated_edits(cards)
-        return real_edits(cards, self._options)
+        return real_edits(cards, self._options, self._discovery.driver)
 
     def _card(self, uuid: str) -> RawCard:
         card = self._cards.get(uuid)

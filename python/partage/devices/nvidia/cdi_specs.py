@@ -18,7 +18,7 @@ from partage.devices.backend import BindMount, ContainerEdits, DeviceNode
 from partage.model import names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
 KIND: Final = "nvidia.com/gpu"
@@ -67,18 +67,17 @@ class CopiedEdits:
     card: ContainerEdits
 
 
-def find(directories: Sequence[Path], wanted: Sequence[str]) -> CopiedEdits | None:
-    """Return the edits of the card that has one of the `wanted` names, the first of them first; None: no spec has it.
+def find(directories: Sequence[Path], wanted: Sequence[str]) -> Iterator[CopiedEdits]:
+    """Yield the edits of the card that has one of the `wanted` names, the first of them first, from each spec with it.
 
-    Of several specs the one in the last directory counts, as with container runtimes.
+    Of several specs the one in the last directory comes first, as with container runtimes.
     """
     for directory in reversed(directories):
         for path, spec in _specs(directory):
             devices = {str(device.name): device.edits for device in spec.devices}
             found = next((devices[name] for name in wanted if name in devices), None)
             if found is not None:
-                return CopiedEdits(path, _copied(spec.edits), _copied(found))
-    return None
+                yield CopiedEdits(path, _copied(spec.edits), _copied(found))
 
 
 def _specs(directory: Path) -> Iterable[tuple[Path, _Spec]]:

@@ -20,7 +20,7 @@ from partage.devices.nvidia.waterline import Overheads
 from partage.model import DeviceError, format_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from partage.devices.nvidia.nvml import Nvml
@@ -39,8 +39,17 @@ log = structlog.get_logger("partage.nvidia")
 class Discovery:
     """What was found, and is found again at each look."""
 
-    def __init__(self, options: Options, *, sysfs: Path = SYSFS, proc: Path = PROC) -> None:
+    def __init__(
+        self,
+        options: Options,
+        *,
+        sysfs: Path = SYSFS,
+        proc: Path = PROC,
+        withheld: Callable[[RawCard, str], str] = lambda _card, _driver: "",
+    ) -> None:
         self.options = options
+        self.driver = ""  # the version that is loaded
+        self._withheld = withheld
         self._sysfs = sysfs
         self._proc = proc
         self._overheads = Overheads()
@@ -59,13 +68,14 @@ class Discovery:
 
         What is known of them beside that may change while a look lasts, and is put over it after its end (backend.py).
         """
+        self.driver = nvml.driver_version()
         faults = self._read(nvml.count())
         cards = list(self.known().values())
         self.unfit = {card.uuid: why for card in cards if (why := self._unfit(card))}
         answering = {card.uuid: card for card in cards if card.index not in faults}
         found = tuple(self._card(card, faults.get(card.index, "") or reason_by(card.action)) for card in cards)
         facts = {
-            DRIVER: nvml.driver_version(),
+            DRIVER: self.driver,
             CUDA: nvml.cuda_version(),
             MIG_CAPABLE: str(any(card.mig_capable for card in cards)).lower(),
         }
@@ -119,7 +129,7 @@ class Discovery:
 
     def _card(self, raw: RawCard, reason: str) -> Card:
         physical, allocatable = self._amounts(raw)
-        mine = reason or self._unfit(raw)
+        mine = reason or self.unfit.get(raw.uuid, "")
         return Card(
             uuid=raw.uuid,
             index=raw.index,
@@ -149,4 +159,6 @@ class Discovery:
             return f"is in compute mode {raw.compute_mode}, shares need a context for each of their programs: {step}"
         if not physical:
             return NO_SIZE
-        return "" if allocatable else f"the water line leaves nothing of {format_memory(physical)}: lower it"
+        if not allocatable:
+            return f"the water line leaves nothing of {format_memory(physical)}: lower it"
+        return self._withheld(raw, self.driver)

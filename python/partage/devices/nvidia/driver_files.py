@@ -105,12 +105,17 @@ def named_mounts(host: str, soname: str) -> Iterator[BindMount]:
 
 
 def soname_mounts(mounts: Iterable[BindMount]) -> Iterator[BindMount]:
-    """Yield what makes libraries that were copied from a spec, under their versions, known by their names."""
+    """Yield what makes libraries that were copied from a spec known by the names that are loaded, wherever that looks.
+
+    A spec has each at its place on the host, which is none where the loader of another distribution's image looks.
+    """
     sonames = {soname.rpartition(".")[0]: soname for soname in _SONAMES}
     for mount in mounts:
         match = _VERSIONED.fullmatch(Path(mount.container).name)
         if match is not None and match[1] in sonames:
             yield from named_mounts(mount.host, sonames[match[1]])
+        elif match is not None and match[1] in _BY_VERSION:
+            yield from named_mounts(mount.host, match[0])
 
 
 def device_nodes(roots: Roots, minors: Iterable[int]) -> tuple[DeviceNode, ...]:

@@ -1,14 +1,18 @@
 """What a container needs to reach its cards and no others: for its CDI spec, without hooks.
 
-From the node's own `nvidia.com/gpu` spec where one has the card, else from the driver's files; in simulation from the
-simulated machine's tree. An installed NVIDIA toolkit is told to keep out, since it would add cards of its own. Ordinals
-in the container follow the grant: by the cards' bus addresses where that is the grant's order, else by a list of
-numbers (some programs cannot read UUIDs in CUDA_VISIBLE_DEVICES). Called when a container is prepared. What can go
-wrong: missing files or nodes of the driver, a simulated machine without a tree (DeviceError).
+From the node's own `nvidia.com/gpu` spec where one has the card as it is now, else from the driver's files; in
+simulation from the simulated machine's tree. A spec is a file that somebody made once: a card's node may have another
+number since, and another driver other files (NVIDIA asks for a new one after each change of devices or driver: "Support
+for Container Device Interface" of its container toolkit), so it is compared with what NVML says. An installed NVIDIA
+toolkit is told to keep out, since it would add cards of its own. Ordinals in the container follow the grant: by the
+cards' bus addresses where that is the grant's order, else by a list of numbers (some programs cannot read UUIDs in
+CUDA_VISIBLE_DEVICES). Called when a container is prepared, and at each look for cards. What can go wrong: missing files
+or nodes of the driver, no spec but old ones, a simulated machine without a tree (DeviceError).
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 from partage.devices.backend import BindMount, ContainerEdits, DeviceNode
@@ -20,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from partage.devices.nvidia.cards import RawCard
+    from partage.devices.nvidia.cdi_specs import CopiedEdits
     from partage.devices.nvidia.options import Options
 
 TOOLKIT: Final = "NVIDIA_VISIBLE_DEVICES"
@@ -27,19 +32,25 @@ _KEEP_OUT: Final = "void"
 _ORDER: Final = "CUDA_DEVICE_ORDER"
 _BY_BUS: Final = "PCI_BUS_ID"
 _CONTROL: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm")
+_NODE: Final = re.compile(r".*/nvidia(\d+)", re.ASCII)
+_DRIVER: Final = re.compile(r"/libcuda\.so\.(\d{3,}(?:\.\d+)+)$", re.ASCII)  # not WSL's 1.1
 
 
-def real_edits(cards: Sequence[RawCard], options: Options) -> ContainerEdits:
-    """Return the edits for these cards, by ordinal; raises DeviceError."""
+def real_edits(cards: Sequence[RawCard], options: Options, driver: str = "") -> ContainerEdits:
+    """Return the edits for these cards, by ordinal; `driver`: the version that is loaded. Raises DeviceError."""
     roots, extras = options.roots, options.extras
-    parts = _from_specs(cards, options)
+    old: list[DeviceError] = []
+    parts = _from_specs(cards, options, driver, old)
     if parts is None:
-        parts = [
-            ContainerEdits(
-                mounts=driver_files.library_mounts(roots),
-                nodes=driver_files.device_nodes(roots, [card.minor for card in cards]),
-            )
-        ]
+        try:
+            parts = [
+                ContainerEdits(
+                    mounts=driver_files.library_mounts(roots),
+                    nodes=driver_files.device_nodes(roots, [card.minor for card in cards]),
+                )
+            ]
+        except DeviceError as error:
+            raise next(iter(old), error) from error
     more = ContainerEdits(
         mounts=driver_files.extra_mounts(roots, extras), nodes=driver_files.extra_nodes(roots, extras)
     )
@@ -70,20 +81,39 @@ def ordinals(cards: Sequence[RawCard]) -> dict[str, str]:
     return found
 
 
-def _from_specs(cards: Sequence[RawCard], options: Options) -> list[ContainerEdits] | None:
-    """Return what the node's specs say; None where they do not have all of the cards."""
+def _from_specs(
+    cards: Sequence[RawCard], options: Options, driver: str, old: list[DeviceError]
+) -> list[ContainerEdits] | None:
+    """Return what the node's specs say; None where they do not have all cards. `old` gets those out of date."""
     parts: list[ContainerEdits] = []
     for card in cards:
         wanted = [card.uuid, str(card.index)]
-        found = cdi_specs.find(options.cdi_specs, wanted[::-1] if options.by_index else wanted)
-        if found is None:
+        for found in cdi_specs.find(options.cdi_specs, wanted[::-1] if options.by_index else wanted):
+            reason = _out_of_date(found, card, driver)
+            if not reason:
+                parts += [found.common, found.card]
+                break
+            limit, step = "what it says is mounted into containers", f"nvidia-ctk cdi generate --output={found.source}"
+            old.append(DeviceError(f"CDI spec {found.source}", reason, limit, step))
+        else:
             return None
-        parts += [found.common, found.card]
     mounts = [mount for part in parts for mount in part.mounts]
     there = {node.container for part in parts for node in part.nodes}
     if not there.issuperset(_CONTROL):  # a spec for a runtime that adds them itself
         parts.append(ContainerEdits(nodes=driver_files.device_nodes(options.roots, [])))
     return [*parts, ContainerEdits(mounts=tuple(driver_files.soname_mounts(mounts)))]
+
+
+def _out_of_date(found: CopiedEdits, card: RawCard, driver: str) -> str:
+    """Return why a spec is not about this card and this driver as they are now; empty: for all one can tell, it is."""
+    minors = {int(match[1]) for node in found.card.nodes if (match := _NODE.fullmatch(node.host))}
+    if card.minor >= 0 and minors - {card.minor}:
+        there = ", ".join(f"/dev/nvidia{minor}" for minor in sorted(minors))
+        return f"gives {there} for card {card.uuid}, which is /dev/nvidia{card.minor} now"
+    versions = {match[1] for mount in found.common.mounts if (match := _DRIVER.search(mount.host))}
+    if driver and versions and driver not in versions:
+        return f"is of driver {', '.join(sorted(versions))}, {driver} is loaded"
+    return ""
 
 
 def _joined(parts: Iterable[ContainerEdits], env: dict[str, str]) -> ContainerEdits:
