@@ -10,6 +10,8 @@ import msgspec
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "plugin"))
 
+from partage.kube import Rate
+from partage_plugin import condition_writer
 from partage_plugin.configure import NODE_NAME, NODES, keys
 from partage_plugin.settings import API_VERSION, KIND
 
@@ -29,6 +31,11 @@ that cannot be used changes nothing.
 _OTHER_VARIABLES: Final = f"""
 `{NODE_NAME}` names the node where nothing else does. `DP_DISABLE_HEALTHCHECKS` and `DP_ENABLE_HEALTHCHECKS` (XID
 numbers, `xids`, `all`) are followed as NVIDIA's device plugin follows them, where the file says nothing of XIDs.
+""".strip()
+_WRITES: Final = f"""
+However many pods come together, an agent sets conditions of at most {condition_writer.AT_ONCE} of them at once and of
+{condition_writer.PER_S:g} a second after that, and writes at most {Rate().burst} events at once and {Rate().per_s:g} a
+second after that; a condition that stands already is not written. What fails is tried again with growing waits.
 """.strip()
 
 
@@ -69,5 +76,6 @@ nvidia:
 ```""",
         table(keys()),
         _OTHER_VARIABLES,
+        _WRITES,
     ]
     return "\n\n".join(parts) + "\n"

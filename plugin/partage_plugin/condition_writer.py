@@ -2,7 +2,8 @@
 
 Owned by `reports.KubeReports`, whose task `run` is. `want` only notes; nothing is sent while kubelet waits for us: a
 request is made once kubelet has been quiet for a moment, and after a second also beside its calls, though then with
-pauses, for in that time a container could start.
+pauses, for in that time a container could start. However many pods come together, `AT_ONCE` are written to at once and
+`PER_S` a second after that: every node's agent does this, at one API server.
 
 Order: a pod's conditions are one request, the latest word of each kind; two requests are never under way at once, and
 what was said stays known until it is certain. So what stands at last on a pod is what was wanted last of it.
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
+from partage.kube import Bucket
 from partage.kube.backoff import Backoff
 from partage.model import KubeError
 
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from partage_plugin.ports import Clock
 
 APART_S: Final = 0.1  # between two requests while kubelet is not
+AT_ONCE: Final = 25  # as events are
+PER_S: Final = 10.0
 PODS_MAX: Final = 4096
 REMEMBERED: Final = 4096
 TRIES: Final = 20
@@ -46,8 +50,8 @@ log = structlog.get_logger("partage.reports")
 class Send(Protocol):
     """Who writes onto a pod: one request; raises KubeError."""
 
-    async def __call__(self, uid: str, wanted: Sequence[Condition], written: Mapping[str, Condition | None]) -> None:
-        """Set these conditions; `written`: as `set_conditions` of partage.kube has it."""
+    async def __call__(self, uid: str, wanted: Sequence[Condition], written: Mapping[str, Condition | None]) -> bool:
+        """Set these conditions and return whether any differed; `written`: as `set_conditions` of partage.kube."""
 
 
 @dataclass(slots=True)
@@ -70,6 +74,7 @@ class ConditionWriter:
         self._said: OrderedDict[str, dict[str, Condition | None]] = OrderedDict()  # None: nobody knows
         self._wake = asyncio.Event()
         self._failures = 0
+        self._writes = Bucket(AT_ONCE, clock.now())
 
     @property
     def waiting(self) -> int:
@@ -100,6 +105,9 @@ class ConditionWriter:
             await self._calls.until_quiet()
             calls = self._calls.begun
             while self._waiting:
+                due = self._writes.due(self._clock.now(), AT_ONCE, PER_S)
+                if due:
+                    await self._clock.sleep(due)
                 await self._calls.until_none()
                 pause = await self._next()
                 before, calls = calls, self._calls.begun
@@ -113,10 +121,12 @@ class ConditionWriter:
         before = {kind: said[kind] for kind in waiting.wanted if kind in said}
         said |= waiting.wanted  # who changes their mind meanwhile is heard
         try:
-            await self._send(uid, list(waiting.wanted.values()), before)
+            is_written = await self._send(uid, list(waiting.wanted.values()), before)
         except KubeError as error:
+            self._writes.left -= 1
             said |= dict.fromkeys(waiting.wanted)
             return self._failed(uid, waiting, error)
+        self._writes.left -= is_written
         self._failures = 0
         return 0.0
 

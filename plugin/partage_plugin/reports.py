@@ -60,7 +60,6 @@ class KubeReports:
             tasks.create_task(self._recorder.run(), name="events")
             tasks.create_task(self._conditions.run(), name="conditions")
 
-    async def _set(self, uid: str, wanted: Sequence[Condition], written: Mapping[str, Condition | None]) -> None:
-        pod = self._pods.kube_pod(uid)
-        if pod is not None:  # else it is gone by now
-            await set_conditions(self._client, pod, wanted, self._clock.date(), written=written)
+    async def _set(self, uid: str, wanted: Sequence[Condition], written: Mapping[str, Condition | None]) -> bool:
+        pod = self._pods.kube_pod(uid)  # None: it is gone by now
+        return pod is not None and await set_conditions(self._client, pod, wanted, self._clock.date(), written=written)

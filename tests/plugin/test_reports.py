@@ -16,7 +16,7 @@ from partage.kube import Condition, condition_of
 from partage.model import KubeError, names
 from partage_plugin import condition_writer
 from partage_plugin.calls import LATEST_S, QUIET_S, Calls
-from partage_plugin.condition_writer import APART_S, TRIES, ConditionWriter
+from partage_plugin.condition_writer import APART_S, AT_ONCE, PER_S, TRIES, ConditionWriter
 from partage_plugin.kubepods import ClusterPods
 from partage_plugin.reports import KubeReports
 from tests.kube.api_server import ApiServer, Fault
@@ -47,13 +47,14 @@ class Pods:
         self.gate: asyncio.Event | None = None
         self.lands_first = False
         self.under_way = 0
+        self.known: Condition | None = None  # which stands on each pod before anything is said
 
-    async def send(self, uid: str, wanted: Sequence[Condition], written: Mapping[str, Condition | None]) -> None:
+    async def send(self, uid: str, wanted: Sequence[Condition], written: Mapping[str, Condition | None]) -> bool:
         self.under_way += 1
         assert self.under_way == 1, "two requests at once"
         try:
             self.requests.append((uid, list(wanted)))
-            news = [one for one in wanted if written.get(one.kind) != one]
+            news = [one for one in wanted if written.get(one.kind, self.known) != one]
             if self.lands_first:
                 self._take(uid, news)
             if self.gate is not None:
@@ -61,6 +62,7 @@ class Pods:
             if self.fails.get(uid):
                 raise self.fails[uid].pop(0)
             self._take(uid, news)
+            return bool(news)
         finally:
             self.under_way -= 1
 
@@ -228,6 +230,44 @@ def test_so_many_wait_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
             clock.advance(QUIET_S)
             await until(lambda: not writer.waiting)
             assert [uid for uid, _ in pods.requests] == ["u2", "u3", "u4"]
+
+    play(whole())
+
+
+def test_a_burst_is_bounded_by_a_number() -> None:
+    """A hundred pods at once on a quiet node: so many at once, and so many a second after that, whoever was refused."""
+
+    async def whole() -> None:
+        clock = FakeClock()
+        async with writing(clock) as (writer, pods):
+            pods.fails["u3"] = [error(404)]
+            for number in range(100):
+                writer.want(f"u{number}", A)
+            await until(lambda: clock.sleeping)
+            clock.advance(QUIET_S)
+            for written in range(AT_ONCE, 100):
+                await until(lambda: clock.sleeping)
+                assert len(pods.requests) == written
+                clock.advance(1 / PER_S)
+            await until(lambda: len(pods.standing) == 99)
+            assert [uid for uid, _ in pods.requests] == [f"u{number}" for number in range(100)]
+
+    play(whole())
+
+
+def test_what_stands_already_counts_for_nothing() -> None:
+    """After a restart of the agent all is said again, and what is new does not wait behind it."""
+
+    async def whole() -> None:
+        clock = FakeClock()
+        async with writing(clock) as (writer, pods):
+            pods.known = A
+            for number in range(3 * AT_ONCE):
+                writer.want(f"u{number}", A)
+            writer.want("new", B)
+            await until(lambda: clock.sleeping)
+            clock.advance(QUIET_S)
+            await until(lambda: ("new", B.kind) in pods.standing)
 
     play(whole())
 

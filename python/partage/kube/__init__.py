@@ -6,6 +6,7 @@ what people see of it on their pods and nodes.
 """
 
 from partage.kube.backoff import Backoff
+from partage.kube.bucket import Bucket
 from partage.kube.client import ALL_NS, Client, Listing, PatchType, Retry, WatchEvent
 from partage.kube.clock import Clock, SystemClock, within
 from partage.kube.conditions import Condition, condition_of, mark_node, set_condition, set_conditions
@@ -17,6 +18,7 @@ from partage.kube.store import Change, Key, key_of
 __all__ = [
     "ALL_NS",
     "Backoff",
+    "Bucket",
     "Change",
     "Client",
     "Clock",

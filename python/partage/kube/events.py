@@ -26,6 +26,7 @@ from lightkube.models.events_v1 import EventSeries
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.events_v1 import Event
 
+from partage.kube.bucket import Bucket
 from partage.kube.clock import Clock, SystemClock
 from partage.model import KubeError
 
@@ -83,27 +84,11 @@ class _Series:
 
 
 @dataclass(slots=True)
-class _Bucket:
-    """Writes that may be made now."""
-
-    left: float
-    at: float
-
-    def take(self, now: float, burst: float, per_s: float) -> bool:
-        self.left = min(burst, self.left + (now - self.at) * per_s)
-        self.at = now
-        if self.left < 1:
-            return False
-        self.left -= 1
-        return True
-
-
-@dataclass(slots=True)
 class _Memory:
     """What is remembered, each bounded: the one that was used longest ago goes first."""
 
     series: OrderedDict[_Key, _Series] = field(default_factory=OrderedDict)
-    objects: OrderedDict[str, _Bucket] = field(default_factory=OrderedDict)
+    objects: OrderedDict[str, Bucket] = field(default_factory=OrderedDict)
 
 
 class EventRecorder:
@@ -125,7 +110,7 @@ class EventRecorder:
         self._rate = rate or Rate()
         self._clock = clock or SystemClock()
         self._memory = _Memory()
-        self._whole = _Bucket(self._rate.burst, self._clock.now())
+        self._whole = Bucket(self._rate.burst, self._clock.now())
         self._queue: OrderedDict[_Key, None] = OrderedDict()
         self._wake = asyncio.Event()
         self._after = after
@@ -247,7 +232,7 @@ class EventRecorder:
 
     async def _write(self, key: _Key, series: _Series) -> None:
         now, rate = self._clock.now(), self._rate
-        mine = self._memory.objects.setdefault(key.uid, _Bucket(rate.object_burst, now))
+        mine = self._memory.objects.setdefault(key.uid, Bucket(rate.object_burst, now))
         self._memory.objects.move_to_end(key.uid)
         _forget(self._memory.objects)
         if not mine.take(now, rate.object_burst, rate.object_per_s):
@@ -305,6 +290,6 @@ def _cut(text: str, limit: int) -> str:
     return text.encode()[: limit - 3].decode(errors="ignore") + "…"
 
 
-def _forget(known: OrderedDict[object, object] | OrderedDict[_Key, _Series] | OrderedDict[str, _Bucket]) -> None:
+def _forget(known: OrderedDict[object, object] | OrderedDict[_Key, _Series] | OrderedDict[str, Bucket]) -> None:
     while len(known) > KNOWN_MAX:
         known.popitem(last=False)
