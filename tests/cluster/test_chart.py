@@ -73,6 +73,21 @@ CASES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
             "hostPath: {path: /, type: Directory}",
         ),
     ),
+    "a runtime that reads CDI specs elsewhere": (
+        {
+            "agent": {
+                "config": {
+                    "places": {"cdi": "/var/cdi/dynamic"},
+                    "nvidia": {"cdiSpecs": ["/var/cdi/static", "/var/cdi/dynamic"]},
+                }
+            }
+        },
+        (
+            "{name: cdi, mountPath: /var/cdi/dynamic}",
+            "{name: cdi-specs-0, mountPath: /var/cdi/static, readOnly: true}",
+            "hostPath: {path: /var/cdi/static, type: DirectoryOrCreate}",
+        ),
+    ),
     "privileged": ({"agent": {"privileged": True}}, ("privileged: true",)),
     "without pages": ({"agent": {"config": {"metrics": {"port": 0}}}}, ("port: 0",)),
     "simulated": ({"agent": {"simulated": {"profile": "8xH100"}}}, ("driver: simulated", "partage, sim, tree")),

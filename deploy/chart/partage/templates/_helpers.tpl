@@ -28,8 +28,9 @@
 {{ toYaml (merge $config (deepCopy (.Values.agent.config | default dict))) }}
 {{- end -}}
 
-{{- /* Where things lie on the host: the agent's `places` with its defaults, and `drivers`, where the driver and the
-devices lie, each with the place at which the agent sees it. The configuration is the one place that says it. */ -}}
+{{- /* Where things lie on the host: the agent's `places` with its defaults, `drivers`, where the driver and the devices
+lie, each with the place at which the agent sees it, and `specs`, where CDI specs are read only. The configuration is
+the one place that says it. */ -}}
 {{- define "partage.places" -}}
 {{- $agent := .Values.agent.config | default dict -}}
 {{- $nvidia := $agent.nvidia | default dict -}}
@@ -48,7 +49,11 @@ devices lie, each with the place at which the agent sees it. The configuration i
 {{- if and (ne $devHere "/") (ne $devHere $driverHere) -}}
 {{- $_ := set $drivers "device-root" (dict "host" $dev "here" $devHere) -}}
 {{- end -}}
-{{- toYaml (set $places "drivers" $drivers) -}}
+{{- $specs := list -}}
+{{- range without (uniq ($nvidia.cdiSpecs | default (list "/etc/cdi" "/var/run/cdi"))) $places.cdi -}}
+{{- $specs = append $specs . -}}
+{{- end -}}
+{{- toYaml (merge (dict "drivers" $drivers "specs" $specs) $places) -}}
 {{- end -}}
 
 {{- /* kube-scheduler's image: of the cluster's own version, without what its vendor added to it. */ -}}
