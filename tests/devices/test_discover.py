@@ -211,6 +211,20 @@ def test_a_card_of_which_no_processes_are_listed_is_not_taken_for_empty(on_machi
     assert first == later == (80 << 30) - (1 << 29)
 
 
+def test_versions_that_are_not_told_cost_no_card(on_machine: OnMachine) -> None:
+    found = on_machine(
+        "8xh100",
+        """
+        with Nvml(libraries) as nvml, Machine() as there:
+            for call in ("nvmlSystemGetCudaDriverVersion", "nvmlSystemGetDriverVersion"):
+                faults.arm(there, call, "NVML_ERROR_UNKNOWN", count=0)
+            print(json.dumps(shown(Discovery(Options()).look(nvml))))
+        """,
+    )
+    assert all(card[6] for card in found["cards"])
+    assert (found["facts"]["cuda"], found["facts"]["driver"]) == ("", "")
+
+
 def test_a_driver_without_the_newest_listing_of_processes_is_asked_by_the_one_before(on_machine: OnMachine) -> None:
     """Drivers before 510 have no third version; the binding then raises what is none of NVML's errors."""
     healthy, processes = on_machine(

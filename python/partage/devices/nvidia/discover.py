@@ -68,15 +68,15 @@ class Discovery:
 
         What is known of them beside that may change while a look lasts, and is put over it after its end (backend.py).
         """
-        self.driver = nvml.driver_version()
         faults = self._read(nvml.count())
+        self.driver = _told(nvml.driver_version)
         cards = list(self.known().values())
         self.unfit = {card.uuid: why for card in cards if (why := self._unfit(card))}
         answering = {card.uuid: card for card in cards if card.index not in faults}
         found = tuple(self._card(card, faults.get(card.index, "") or reason_by(card.action)) for card in cards)
         facts = {
             DRIVER: self.driver,
-            CUDA: nvml.cuda_version(),
+            CUDA: _told(nvml.cuda_version),
             MIG_CAPABLE: str(any(card.mig_capable for card in cards)).lower(),
         }
         if self._unnamed:
@@ -162,3 +162,11 @@ class Discovery:
         if not allocatable:
             return f"the water line leaves nothing of {format_memory(physical)}: lower it"
         return self._withheld(raw, self.driver)
+
+
+def _told(question: Callable[[], str]) -> str:
+    """Return what is said; empty where it is not: no card is worse for it."""
+    try:
+        return question()
+    except DeviceError:
+        return ""
