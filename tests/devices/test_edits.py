@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from partage.devices.nvidia.cards import RawCard
-from partage.devices.nvidia.driver_files import PLACES
+from partage.devices.nvidia.driver_files import PLACES, absent_extras
 from partage.devices.nvidia.edits import ordinals, real_edits
 from partage.devices.nvidia.options import Extras, Options, Roots
 from partage.model import DeviceError
@@ -122,6 +122,16 @@ def test_extras_as_far_as_the_host_has_them(root: Path) -> None:
     }
     assert not any(node.container.endswith(("channel4", "rdma_cm")) for node in found.nodes)
     assert "/etc/cufile.json" in {mount.container for mount in found.mounts}
+    roots = options(root).roots
+    assert absent_extras(roots, extras) == ("imexChannels 4",), "told in the log: containers begin without it"
+    assert absent_extras(replace(roots, dev_here=root / "usr"), extras) == (
+        "gds",
+        "mofed",
+        "gdrcopy",
+        "imexChannels 3",
+        "imexChannels 4",
+    ), "nothing of the host's /dev is seen"
+    assert absent_extras(roots, Extras()) == ()
 
 
 # ---- the node's own spec ---------------------------------------------------------------------------------------------

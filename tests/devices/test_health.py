@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import threading
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import TYPE_CHECKING
 
+import pynvml
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -292,6 +294,26 @@ def test_a_card_that_comes_back_ends_the_pause_after_failures(monkeypatch: pytes
     thread.watch(frozenset({"a card"}))
     assert again.wait(200), "watched again although the pause is not over"
     thread.join()
+
+
+def test_an_xid_is_the_cards_whatever_handle_it_comes_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    """nvml.h says that an event has its device, not that it is by the handle that was registered; NULL: of no card."""
+    uuids = {1: b"GPU-a", 2: "GPU-b", 3: "GPU-a", 4: "GPU-of-another"}
+
+    def uuid_of(handle: ctypes.c_void_p) -> str | bytes:
+        if handle.value not in uuids:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_UNKNOWN)
+        return uuids[handle.value]
+
+    events = [SimpleNamespace(device=ctypes.c_void_p(at), eventType=8, eventData=48) for at in (1, 2, 3, 4, 5, None)]
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetUUID", uuid_of)
+    monkeypatch.setattr(pynvml, "nvmlEventSetWait_v2", lambda *_: events.pop(0))
+    told: list[Disturbed | Xid] = []
+    thread = XidThread(None, lambda what: told.append(what) or True)
+    while events:
+        thread._wait(None, {1: "GPU-a", 2: "GPU-b"}, 0)
+    assert told[:3] == [Xid("GPU-a", 48), Xid("GPU-b", 48), Xid("GPU-a", 48)]
+    assert [type(what) for what in told[3:]] == [Disturbed] * 3, "every card is asked"
 
 
 # ---- with the simulated driver ---------------------------------------------------------------------------------------

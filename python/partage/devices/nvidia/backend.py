@@ -13,9 +13,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+import structlog
+
 from partage.devices.backend import CardUse, ContainerEdits, Enforcement, HealthChange, Inventory
 from partage.devices.nvidia.cards import SYSFS
 from partage.devices.nvidia.discover import Discovery
+from partage.devices.nvidia.driver_files import absent_extras
 from partage.devices.nvidia.edits import real_edits, simulated_edits
 from partage.devices.nvidia.health import Clock, HealthBook, HealthWatch
 from partage.devices.nvidia.nvml import Nvml
@@ -42,6 +45,8 @@ _HOLDS: Final = {
     "whole": Enforcement.NONE,  # nobody is beside it
 }
 
+log = structlog.get_logger("partage.nvidia")
+
 
 class NvidiaBackend:
     """The cards of this node. `libraries`: directory of the simulated libraries, None for the real driver."""
@@ -63,6 +68,7 @@ class NvidiaBackend:
         self._using: Future[Mapping[str, CardUse]] | None = None
         self._looking: tuple[asyncio.Future[tuple[Inventory, Mapping[str, RawCard]]], float] | None = None  # since when
         self._cards: Mapping[str, RawCard] = {}
+        self._absent: tuple[str, ...] = ()
 
     def configure(self, options: Options) -> None:
         """Go by these options from now on; those of cards from the next discovery."""
@@ -102,6 +108,8 @@ class NvidiaBackend:
         return replace(card, healthy=not mine, reason=mine)
 
     def _look(self) -> tuple[Inventory, Mapping[str, RawCard]]:
+        if self._libraries is None:
+            self._say_absent()
         if self._session is None:
             self._session = Nvml(self._libraries)
         try:
@@ -120,6 +128,14 @@ class NvidiaBackend:
         except DeviceError as error:
             return f"cannot be given to containers: {error}"
         return ""
+
+    def _say_absent(self) -> None:
+        """Log, once, what containers are to get and the host does not have: they begin without it."""
+        absent = absent_extras(self._options.roots, self._options.extras)
+        if absent != self._absent:
+            self._absent = absent
+            step = "let the agent see the host's /dev (nvidia.devRootInAgent), or load the modules"
+            log.warning("containers get no device of these settings", settings=absent, step=step)
 
     def use(self) -> Mapping[str, CardUse]:
         """Return what NVML says of the use of each card that answers; raises DeviceError where it hangs or is gone."""

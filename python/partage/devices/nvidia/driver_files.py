@@ -131,17 +131,28 @@ def device_nodes(roots: Roots, minors: Iterable[int]) -> tuple[DeviceNode, ...]:
 
 def extra_nodes(roots: Roots, extras: Extras) -> tuple[DeviceNode, ...]:
     """Return the nodes of what containers get beside cards, as far as the host has them."""
+    return tuple(_nodes(roots, (name for names in _extras(roots, extras).values() for name in names)))
+
+
+def absent_extras(roots: Roots, extras: Extras) -> tuple[str, ...]:
+    """Return the settings of which the host has no device, as far as the agent sees it."""
+    return tuple(key for key, names in _extras(roots, extras).items() if not tuple(_nodes(roots, names)))
+
+
+def _extras(roots: Roots, extras: Extras) -> dict[str, list[str]]:
+    """Return the names of devices below `dev`, by the setting that wants them."""
     dev = roots.dev_here / "dev"
-    wanted: list[str] = []
+    wanted: dict[str, list[str]] = {}
     if extras.gds:
-        wanted += sorted(path.name for path in dev.glob("nvidia-fs*"))
+        wanted["gds"] = sorted(path.name for path in dev.glob("nvidia-fs*"))
     if extras.mofed:
-        wanted += sorted(f"infiniband/{path.name}" for path in dev.glob("infiniband/uverbs*"))
-        wanted.append("infiniband/rdma_cm")
+        uverbs = sorted(f"infiniband/{path.name}" for path in dev.glob("infiniband/uverbs*"))
+        wanted["mofed"] = [*uverbs, "infiniband/rdma_cm"]
     if extras.gdrcopy:
-        wanted.append("gdrdrv")
-    wanted += [f"nvidia-caps-imex-channels/channel{number}" for number in extras.imex_channels]
-    return tuple(_nodes(roots, wanted))
+        wanted["gdrcopy"] = ["gdrdrv"]
+    for number in extras.imex_channels:
+        wanted[f"imexChannels {number}"] = [f"nvidia-caps-imex-channels/channel{number}"]
+    return wanted
 
 
 def extra_mounts(roots: Roots, extras: Extras) -> tuple[BindMount, ...]:

@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pynvml
 
+from partage.devices.nvidia.cards import text
 from partage.devices.nvidia.nvml import Nvml, translated
 from partage.model import DeviceError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
 SLICE_MS: Final = 2000
@@ -117,7 +118,7 @@ class XidThread:
                 event = pynvml.nvmlEventSetWait_v2(events, slice_ms)
             except pynvml.NVMLError_Timeout:
                 return
-            uuid = uuids.get(_address(event.device))
+            uuid = uuids.get(_address(event.device)) or _uuid(event.device, uuids.values())
             if uuid is None or event.eventType != _WANTED:
                 self._say(Disturbed("an event of a card that is not known, or that NVML has an advice about"))
             else:
@@ -141,3 +142,16 @@ def _register(events: Any, cards: frozenset[str]) -> tuple[dict[int, str], list[
 
 def _address(handle: Any) -> int:
     return int(ctypes.cast(handle, ctypes.c_void_p).value or 0)
+
+
+def _uuid(handle: Any, known: Iterable[str]) -> str | None:
+    """Return which of the known cards an event is of, whose handle is not the card's: NVML promises no one handle.
+
+    None for an event of no card, and for a card that does not say.
+    """
+    if not handle:
+        return None
+    with contextlib.suppress(pynvml.NVMLError):
+        uuid = text(pynvml.nvmlDeviceGetUUID(handle))
+        return uuid if uuid in known else None
+    return None
