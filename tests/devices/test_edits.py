@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+from ctypes.util import find_library
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -351,6 +352,44 @@ def test_a_card_that_no_container_could_be_given_takes_no_shares(on_machine: OnM
     assert late[:7] == [""] * 7
     assert "/dev/nvidia7: not there" in late[7]
     assert all_there == [True] * 8
+
+
+@pytest.mark.skipif(
+    find_library("nvidia-ml") is not None, reason="NVIDIA's driver is installed here: its NVML is found"
+)
+def test_nvml_is_found_below_the_drivers_root_where_no_runtime_gave_it(on_machine: OnMachine, tmp_path: Path) -> None:
+    """A node without NVIDIA's runtime: the driver lies in a directory that the agent sees, which may come late."""
+    body = f"""
+    import shutil
+    from partage.devices.nvidia.options import Roots
+    root = Path({str(tmp_path)!r}) / "root"
+    (root / "lib64").mkdir(parents=True)
+    real = NvidiaBackend(Options(roots=Roots(root, root, root, root), cdi_specs=()), Now(), None)
+    try:
+        found = [await real.discover()]
+    except DeviceError as error:
+        found = [str(error)]
+    shutil.copy(libraries / "libnvidia-ml.so.1", root / "lib64")
+    found.append(len((await real.discover()).cards))
+    real.close()
+    print(json.dumps(found))
+    """
+    alone = BACKEND.replace("    backend = NvidiaBackend(Options(), Now(), libraries)\n", "").replace(
+        "    cards = (await backend.discover()).cards\n", ""
+    )
+    absent, there = on_machine("8xh100", alone.replace("{body}", body.strip()).replace("    backend.close()\n", ""))
+    assert "Not Found" in absent
+    assert there == 8
+
+
+def test_a_directory_with_nothing_but_the_driver(tmp_path: Path) -> None:
+    for name in ("lib64/libcuda.so.1", "lib64/libnvidia-ml.so.1", "bin/nvidia-smi", "dev/nvidia2", "dev/nvidiactl"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "dev/nvidia-uvm").touch()
+    at = {mount.container: mount.host for mount in real_edits([raw(0)], options(tmp_path)).mounts}
+    assert at["/usr/bin/nvidia-smi"] == str(tmp_path / "bin/nvidia-smi")
+    assert at["/usr/local/nvidia/lib64/libcuda.so.1"] == str(tmp_path / "lib64/libcuda.so.1")
 
 
 def test_only_cards_that_are_there_and_well_are_prepared(on_machine: OnMachine, tmp_path: Path) -> None:

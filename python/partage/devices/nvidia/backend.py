@@ -18,10 +18,10 @@ import structlog
 from partage.devices.backend import CardUse, ContainerEdits, Enforcement, HealthChange, Inventory
 from partage.devices.nvidia.cards import SYSFS
 from partage.devices.nvidia.discover import Discovery
-from partage.devices.nvidia.driver_files import absent_extras
+from partage.devices.nvidia.driver_files import absent_extras, nvml_library
 from partage.devices.nvidia.edits import real_edits, simulated_edits
 from partage.devices.nvidia.health import Clock, HealthBook, HealthWatch
-from partage.devices.nvidia.nvml import Nvml
+from partage.devices.nvidia.nvml import Nvml, load
 from partage.devices.nvidia.options import RESOURCE, Options
 from partage.devices.nvidia.procfs import PROC
 from partage.model import DeviceError
@@ -111,7 +111,7 @@ class NvidiaBackend:
         if self._libraries is None:
             self._say_absent()
         if self._session is None:
-            self._session = Nvml(self._libraries)
+            self._session = self._open()
         try:
             return self._discovery.look(self._session), self._discovery.known()
         except DeviceError:
@@ -128,6 +128,17 @@ class NvidiaBackend:
         except DeviceError as error:
             return f"cannot be given to containers: {error}"
         return ""
+
+    def _open(self) -> Nvml:
+        """Return a session of NVML: the one that the loader finds, else the driver's own below its root."""
+        try:
+            return Nvml(self._libraries)
+        except DeviceError:
+            library = None if self._libraries is not None else nvml_library(self._options.roots)
+            if library is None:
+                raise
+            load(library)
+            return Nvml(None)
 
     def _say_absent(self) -> None:
         """Log, once, what containers are to get and the host does not have: they begin without it."""

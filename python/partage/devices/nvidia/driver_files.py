@@ -51,7 +51,8 @@ _SONAMES: Final = (
 )
 _BARE: Final = {names.DRIVER_LIBRARY: "libcuda.so"}  # for programs that load the bare name
 _BY_VERSION: Final = ("libnvidia-gpucomp.so", "libnvidia-nvvm70.so")  # loaded by the driver, with its own version
-_PROGRAMS: Final = ("usr/bin/nvidia-smi",)
+_PROGRAMS: Final = ("nvidia-smi",)
+_PROGRAM_DIRECTORIES: Final = ("usr/bin", "bin")  # the second: a directory with nothing but the driver (GKE)
 _NEEDED_NODES: Final = ("nvidiactl", "nvidia-uvm")
 _MORE_NODES: Final = ("nvidia-uvm-tools", "nvidia-modeset")
 _LINKS_MAX: Final = 16
@@ -83,9 +84,9 @@ def _library_mounts(roots: Roots, driver: Path, _stamp: int) -> tuple[BindMount,
             found[name] = path
     mounts = [mount for soname, path in found.items() for mount in named_mounts(str(roots.driver / path), soname)]
     for program in _PROGRAMS:
-        path = _resolved(roots.driver_here, Path(program))
+        path = _find(roots.driver_here, program, _PROGRAM_DIRECTORIES)
         if path is not None:
-            mounts.append(BindMount(str(roots.driver / path), f"/{program}"))
+            mounts.append(BindMount(str(roots.driver / path), f"/usr/bin/{program}"))
     return tuple(mounts)
 
 
@@ -167,9 +168,15 @@ def _nodes(roots: Roots, wanted: Iterable[str]) -> Iterator[DeviceNode]:
             yield DeviceNode(str(roots.dev / "dev" / name), f"/dev/{name}")
 
 
-def _find(root: Path, name: str) -> Path | None:
+def nvml_library(roots: Roots) -> Path | None:
+    """Return NVML's library as this process sees it below the driver's root, None where it is not there."""
+    path = _find(roots.driver_here, names.NVML_LIBRARY)
+    return None if path is None else roots.driver_here / path
+
+
+def _find(root: Path, name: str, directories: tuple[str, ...] = _DIRECTORIES) -> Path | None:
     """Return the file below `root` that a library's name leads to, as a path below `root`."""
-    for directory in _DIRECTORIES:
+    for directory in directories:
         path = _resolved(root, Path(directory, name))
         if path is not None:
             return path

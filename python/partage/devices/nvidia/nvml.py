@@ -47,7 +47,7 @@ class Nvml:
     def __init__(self, directory: Path | None, now: Callable[[], float] = time.monotonic) -> None:
         if directory is not None:
             _check_machine()
-            _load(directory)
+            load(directory / names.NVML_LIBRARY)
         with translated("NVML"):
             pynvml.nvmlInit()
         self._handles: dict[str, Any] = {}
@@ -179,9 +179,8 @@ def _check_machine() -> None:
         pass
 
 
-def _load(directory: Path) -> None:
-    """Make the NVML that pynvml will find by its name the one in `directory`."""
-    path = directory / names.NVML_LIBRARY
+def load(path: Path) -> None:
+    """Make the NVML that pynvml will find by its name this one, unless another was loaded; raises DeviceError."""
     try:
         ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
     except OSError as error:
