@@ -72,6 +72,7 @@ class Kubelet(api_pb2_grpc.RegistrationServicer, resources_grpc.PodResourcesList
         self._watching: asyncio.Task[None] | None = None
         self.changed = asyncio.Condition()
         self.lists = 0
+        self.names: set[str] = set()  # of sockets that it was told
 
     async def start(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -100,6 +101,7 @@ class Kubelet(api_pb2_grpc.RegistrationServicer, resources_grpc.PodResourcesList
         self._server = None
 
     async def restart(self) -> None:
+        self.names.clear()
         await self.stop()
         await self.start()
 
@@ -115,12 +117,20 @@ class Kubelet(api_pb2_grpc.RegistrationServicer, resources_grpc.PodResourcesList
     # ---- what the plugin calls
 
     async def Register(self, request, context):  # type: ignore[no-untyped-def]  # noqa: N802
+        if request.endpoint in self.names:
+            await context.abort(grpc.StatusCode.UNKNOWN, "device plugin already connected")
+        self.names.add(request.endpoint)
         await self._drop_plugin()
         self.requests.append(request)
         self._channel = grpc.aio.insecure_channel(f"unix://{self.directory / request.endpoint}")
         await api_pb2_grpc.DevicePluginStub(self._channel).GetDevicePluginOptions(api_pb2.Empty(), timeout=HANG_S)
         self._watching = asyncio.create_task(self._follow(self._channel))
         return api_pb2.Empty()
+
+    def follow_no_more(self) -> None:
+        """Let the list go, and not the plugin."""
+        assert self._watching is not None, "no plugin has registered"
+        self._watching.cancel()
 
     async def _follow(self, channel: grpc.aio.Channel) -> None:
         with suppress(grpc.aio.AioRpcError):

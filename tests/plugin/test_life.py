@@ -102,6 +102,31 @@ def test_kubelet_restarts(tmp_path: Path) -> None:
     run(go())
 
 
+def test_k12_no_name_is_given_to_kubelet_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kubelet 1.37 refuses one that it has, and then neither follows what is there nor sees its end."""
+    monkeypatch.setattr(register, "FOLLOWED_S", 0.5)
+
+    async def go() -> None:
+        world = World(tmp_path)
+        async with world.running():
+            world.kubelet.follow_no_more()
+            await world.kubelet.until(lambda kubelet: len(kubelet.requests) > 1 and kubelet.devices)
+            await started(world, "u1", app=part())
+
+    run(go())
+
+
+def test_k12_new_rights_make_no_other_socket(tmp_path: Path) -> None:
+    """As `chmod -R` or `restorecon -R` do in kubelet's directory: it follows us still, and would refuse us."""
+    path = tmp_path / "kubelet.sock"
+    _dead_socket(path)
+    before = register.identity(path)
+    path.chmod(0o700)
+    path.rename(tmp_path / "aside")
+    (tmp_path / "aside").rename(path)
+    assert register.identity(path) == before
+
+
 def test_its_socket_vanishes(tmp_path: Path) -> None:
     async def go() -> None:
         world = World(tmp_path)

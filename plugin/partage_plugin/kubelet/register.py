@@ -6,10 +6,12 @@ finds what an event was lost for, and a look each second replaces it where the m
 up (`fs.inotify.*` are one sum for all programs of a user). The first registration with a new kubelet is made at once,
 only repeats are spaced.
 
-Each instance serves on a socket name of its own, so that an old agent and its successor never remove each other's. A
-kubelet whose socket somebody removed still follows us and takes no registration: what it follows is served on. A
-plugin of somebody else that serves the same cards is named and not fought over. What can go wrong: kubelet does not
-answer (asked again, ever less often up to 5 s), no right in its directory (RegistrationError ends the agent).
+Each instance serves on a socket name of its own, so that an old agent and its successor never remove each other's. No
+name is given to kubelet twice: one that has it refuses and forgets that it follows us (1.37), and then it does not see
+our end and counts seats of nobody. A kubelet whose socket somebody removed still follows us and takes no registration:
+what it follows is served on. A plugin of somebody else that serves the same cards is named and not fought over. What
+can go wrong: kubelet does not answer (asked again, ever less often up to 5 s), no right in its directory
+(RegistrationError ends the agent).
 """
 
 from __future__ import annotations
@@ -63,10 +65,14 @@ class RegistrationError(PartageError):
 
 @dataclass(frozen=True, slots=True)
 class _Identity:
-    """What tells a socket file from another one of the same name."""
+    """What tells a socket file from another one of the same name.
+
+    Made when, and not changed when: new rights or labels, of a whole tree perhaps, make no other socket of it, and a
+    kubelet that follows us takes no second registration.
+    """
 
     inode: int
-    changed_ns: int
+    made_ns: int
 
 
 def identity(path: Path) -> _Identity | None:
@@ -75,7 +81,7 @@ def identity(path: Path) -> _Identity | None:
         found = path.lstat()
     except OSError:
         return None
-    return _Identity(found.st_ino, found.st_ctime_ns)
+    return _Identity(found.st_ino, found.st_mtime_ns)
 
 
 class Registrar:
@@ -105,6 +111,7 @@ class Registrar:
         self._socket_is: _Identity | None = None
         self._kubelet: _Identity | None = None  # that took our registration
         self._registered_at: float | None = None
+        self._given: Path | None = None  # the socket whose name a kubelet has, or may have
         self._registrations = 0
         self._failures = 0
         self._foreign: str | None = None
@@ -214,6 +221,8 @@ class Registrar:
         return self._registered_at + (APART_S if is_new else FOLLOWED_S) - self._clock.now()
 
     async def _register(self, kubelet: _Identity) -> float:
+        if self._socket == self._given:
+            await self._serve()
         await self._let_former_go()
         await self._rebuild()
         self._foreign = await find_foreign(self._directory, OURS, KUBELET_SOCKET, self._is_ours)
@@ -227,7 +236,7 @@ class Registrar:
             return AGAIN_LAST_S
         if identity(self._directory / KUBELET_SOCKET) != kubelet or self._socket is None:
             return 0.0
-        if not await self._ask(self._socket.name):
+        if not await self._ask(self._socket):
             self._failures += 1
             return float(min(AGAIN_FIRST_S * 2 ** min(self._failures - 1, 16), AGAIN_LAST_S))
         self._failures = 0
@@ -237,19 +246,22 @@ class Registrar:
         log.info("registered", resource=self._resource, socket=self._socket.name)
         return FOLLOWED_S
 
-    async def _ask(self, endpoint: str) -> bool:
+    async def _ask(self, served: Path) -> bool:
         """Ask kubelet to take us; False where it does not."""
         path = self._directory / KUBELET_SOCKET
         options_ = [("grpc.enable_http_proxy", 0)]
         async with grpc.aio.insecure_channel(f"unix://{path}", options=options_) as channel:
             request = api_pb2.RegisterRequest(
-                version=VERSION, endpoint=endpoint, resource_name=self._resource, options=options()
+                version=VERSION, endpoint=served.name, resource_name=self._resource, options=options()
             )
             try:
                 await api_pb2_grpc.RegistrationStub(channel).Register(request, timeout=ANSWER_S)
             except grpc.aio.AioRpcError as error:
+                if error.code() != grpc.StatusCode.UNAVAILABLE:  # it was asked
+                    self._given = served
                 log.info("kubelet does not take the registration yet", error=error.details(), socket=str(path))
                 return False
+        self._given = served
         return True
 
     # ---- our own socket ------------------------------------------------------------------------------------------
