@@ -217,8 +217,13 @@ class Agent:
             rebuild=front.rebuild,
             clock=self._clock,
             is_ours=lambda seat: card_of(seat) in self.cards.by_uuid,
+            on_registered=self._registered,
         )
         return self.registrar
+
+    async def _registered(self) -> None:
+        """Look what stands on the node: a kubelet that starts makes a node anew that somebody has deleted."""
+        await self.tell_node()
 
     async def _follow_places(self, library: Library) -> None:
         """End where what is written here reaches nobody any more: the next agent has the directories there are then."""

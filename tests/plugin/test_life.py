@@ -102,6 +102,24 @@ def test_kubelet_restarts(tmp_path: Path) -> None:
     run(go())
 
 
+def test_k12_a_kubelet_that_starts_may_have_made_the_node_anew(tmp_path: Path) -> None:
+    """Somebody deleted it: what was said on it is said again at once."""
+
+    async def go() -> None:
+        world = World(tmp_path)
+        told = asyncio.Event()
+
+        async def tell() -> None:
+            told.set()
+
+        async with world.running() as agent:
+            agent.tell_node = tell
+            await world.kubelet.restart()
+            await told.wait()
+
+    run(go())
+
+
 def test_k12_no_name_is_given_to_kubelet_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kubelet 1.37 refuses one that it has, and then neither follows what is there nor sees its end."""
     monkeypatch.setattr(register, "FOLLOWED_S", 0.5)

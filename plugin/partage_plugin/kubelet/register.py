@@ -84,6 +84,10 @@ def identity(path: Path) -> _Identity | None:
     return _Identity(found.st_ino, found.st_mtime_ns)
 
 
+async def _nothing() -> None:
+    """Do nothing."""
+
+
 class Registrar:
     """One resource's registration; `run` is its whole life."""
 
@@ -96,6 +100,7 @@ class Registrar:
         rebuild: Callable[[], Awaitable[None]],
         clock: Clock,
         is_ours: Callable[[str], bool] = lambda _: False,
+        on_registered: Callable[[], Awaitable[None]] = _nothing,
     ) -> None:
         self._directory = directory
         self._resource = resource
@@ -103,6 +108,7 @@ class Registrar:
         self._rebuild = rebuild
         self._clock = clock
         self._is_ours = is_ours
+        self._on_registered = on_registered
         self._served = 0
         self._server: grpc.aio.Server | None = None
         self._former: grpc.aio.Server | None = None  # that kubelet follows still, though its socket is gone
@@ -244,6 +250,7 @@ class Registrar:
         self._registered_at = self._clock.now()
         self._registrations += 1
         log.info("registered", resource=self._resource, socket=self._socket.name)
+        await self._on_registered()
         return FOLLOWED_S
 
     async def _ask(self, served: Path) -> bool:
