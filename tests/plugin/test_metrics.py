@@ -352,6 +352,33 @@ def test_what_cannot_be_read_costs_its_own_series(tmp_path: Path) -> None:
     assert value(text, "partage_query_failures_total", query="cards") == 1
 
 
+def test_counters_outlive_what_cannot_be_read(tmp_path: Path) -> None:
+    """A spoilt ledger has none of them, its successor without a device the same as before, and so after a moment in
+    which the policy could not be read: a counter that falls is taken for a new start, with all of it used again."""
+    entry = hand_over(tmp_path)
+    reader = Reader(lambda: [Held(entry, "team", "train-0", "app")], lambda: [CARD])
+
+    def refusals() -> int | None:
+        return next((found.refusals for found in reader.read().containers), None)
+
+    slots = Tenant(entry.ledger_path)
+    slots.take(0, pid=5).device[0].refused = 7
+    assert refusals() == 7
+    aside = entry.policy_path.rename(entry.path / "aside")
+    slots.ledger.slot[0].device[0].refused = 9
+    assert refusals() is None
+    aside.rename(entry.policy_path)
+    assert refusals() == 9
+    slots.ledger.slot[0].state = 0  # it has ended
+    assert refusals() == 9
+    slots.close()
+    entry.ledger_path.write_bytes(b"spoilt")
+    assert refusals() is None
+    entry.ledger_path.unlink()
+    create_ledger(entry.ledger_path, [])
+    assert refusals() == 9
+
+
 # ---- over HTTP -------------------------------------------------------------------------------------------------------
 
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import errno
 import os
 import queue
+import struct
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import ANY
 
 import pytest
 import structlog
@@ -20,6 +24,7 @@ from partage.run.handover import HandOver
 from partage.run.watcher import Watcher
 from partage.shm import LatePolicy, Policy, PolicyDevice, PolicyFile, create_ledger, create_turns
 from partage_plugin import front
+from partage_plugin.handover.store import Store
 from partage_plugin.monitor import hub as hub_room
 from partage_plugin.monitor.hub import Hub
 from tests.plugin.test_doubts import leased
@@ -85,6 +90,37 @@ def test_one_that_is_spoilt_before_it_is_watched_is_closed_and_said_once(tmp_pat
         hub.stop()
     assert told.empty()
     assert later.policy().is_open
+
+
+def without_capabilities() -> None:
+    """Let this thread, and those it starts, be root by its uid alone, as the agent is."""
+    none = ctypes.create_string_buffer(24)
+    assert ctypes.CDLL(None, use_errno=True).capset(struct.pack("Ii", 0x20080522, 0), none) == 0
+
+
+def test_k09_one_that_its_tenant_took_from_us_is_closed_and_said(tmp_path: Path) -> None:
+    """Root in a container may give its ledger away; an agent that comes then could not see what the container uses.
+    Its next start has a ledger of ours again."""
+
+    def go() -> None:
+        told: queue.Queue[tuple[str, str]] = queue.Queue()
+        hub = Hub(lambda: None, on_closed=lambda *what: told.put(what))
+        entry = hand_over(tmp_path / "taken")
+        entry.ledger_path.chmod(0)
+        hub.start()
+        try:
+            hub.add(entry)
+            assert told.get(timeout=PATIENCE_S) == ("taken", ANY)
+            assert not entry.policy().is_open
+        finally:
+            hub.stop()
+        store = Store(tmp_path)
+        taken = entry.ledger_path.stat().st_ino
+        assert store.ensure("taken", may_run=True).ledger_path.stat().st_ino == taken
+        assert store.ensure("taken").ledger().slots == ()
+
+    with ThreadPoolExecutor(1, initializer=without_capabilities) as thread:
+        thread.submit(go).result()
 
 
 def test_one_that_cannot_be_opened_now_is_not_spoilt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,6 +53,10 @@ class _Sum:
     def add(self, claims: dict[object, int]) -> int:
         self.counted += sum(max(0, claim - self.last.get(process, 0)) for process, claim in claims.items())
         self.last = claims
+        return self.total
+
+    @property
+    def total(self) -> int:
         return min(self.counted, CLAIM_MAX)
 
 
@@ -93,7 +97,8 @@ class Reader:
         containers: list[ContainerFigures] = []
         use = self._read_use()
         self._known_pids = set()
-        for held in self._held():
+        there = list(self._held())
+        for held in there:
             try:
                 containers += self._container(held)
             except PartageError:
@@ -101,8 +106,8 @@ class Reader:
         if use is not None:
             strange = self._strangers.look(use, self._known_pids)
             containers = [_with_hooked(found, use, strange) for found in containers]
-        known = {(found.hand_over, found.device_uuid) for found in containers}
-        self._past = {key: past for key, past in self._past.items() if key in known}
+        names_there = {held.entry.name for held in there}  # also of what cannot be read this time
+        self._past = {key: past for key, past in self._past.items() if key[0] in names_there}
         return Figures(self._read_cards(use or {}), tuple(containers), dict(self._failures), self._now_ns())
 
     def _read_use(self) -> Mapping[str, CardUse] | None:
@@ -169,10 +174,18 @@ class Reader:
         turns: Turns | None,
     ) -> ContainerFigures:
         index = next((i for i, known in enumerate(ledger.devices) if known.uuid == device.uuid), None)
-        if index is None:  # no process has touched the card yet
-            return replace(figures, used=device.overhead, processes=0, waited_ns=0, waits=0, launches=0, refusals=0)
-        now = self._now_ns()
         past = self._past.setdefault((figures.hand_over, device.uuid), _Past())
+        if index is None:  # no process has touched the card yet, or its ledger is another one than before
+            return replace(
+                figures,
+                used=device.overhead,
+                processes=0,
+                waited_ns=past.sums["waited_ns"].total,
+                waits=past.sums["waits"].total,
+                launches=past.sums["launches"].total,
+                refusals=past.sums["refusals"].total,
+            )
+        now = self._now_ns()
         mine = {slot.identity: (slot.devices[index], lines[slot.index][index]) for slot in ledger.slots}
         sums = {
             "waited_ns": {key: line.waited_at(now) for key, (_, line) in mine.items()},

@@ -221,8 +221,9 @@ class WatchedLedger:
     """A ledger that this process watches: reclaims dead slots, names host pids, waits at the doorbell.
 
     Holds the byte PTG_LOCK_WATCH; raises LedgerBusyError where somebody else watches already or the file cannot be
-    opened, LedgerError where it is not a ledger. `sole`: the caller knows by other means that nobody else watches, as
-    the agent does, whose tenants could hold the byte themselves; it then goes on without.
+    opened for now, LedgerError where it is not a ledger, or not ours any more: root in a container may give it away.
+    `sole`: the caller knows by other means that nobody else watches, as the agent does, whose tenants could hold the
+    byte themselves; it then goes on without.
     """
 
     def __init__(self, path: Path, *, sole: bool = False) -> None:
@@ -230,6 +231,8 @@ class WatchedLedger:
         self._sole = sole
         try:
             self._fd = os.open(path, os.O_RDWR | OPEN_FLAGS)
+        except PermissionError as error:
+            raise _defect(str(path), error.strerror or error, "owner and mode as they were made") from error
         except OSError as error:
             value = error.strerror or error
             raise LedgerBusyError(f"ledger {path}", value, "a file that we may change", _AGAIN) from error
