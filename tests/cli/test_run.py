@@ -132,8 +132,8 @@ def test_a_program_that_becomes_another_one_holds_nothing(machine):
     program = machine.start("--memory", "4Gi", narrated=True)
     peer = machine.join(program)
     assert program.ask("alloc", 3 * GIB) == 0
+    entry = HandOver(Path(program.environment()["PARTAGE_DIR"]))  # it has none to be read for a moment of its exec
     assert program.ask("become", "sh", "-c", "echo 1; exec cat") == 1
-    entry = HandOver(Path(program.environment()["PARTAGE_DIR"]))
     program.until(lambda: entry.ledger().devices[0].used == 0)
     assert peer.ask("info") == [4 * GIB, 4 * GIB]
     assert program.ask("still there") == ["still there"]
