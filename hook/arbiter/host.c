@@ -64,7 +64,7 @@ struct ptg_host *ptg_host_open(const struct ptg_host_options *options, char *why
 		snprintf(why, size, "no memory");
 		return NULL;
 	}
-	host->root_fd = host->serving_fd = host->inotify = host->root_watch = host->events_end = -1;
+	host->root_fd = host->serving_fd = host->inotify = host->root_watch = host->events_end = host->events_set = -1;
 	host->log_fd = options->log_fd;
 	host->flags = options->flags;
 	host->idle_ns = options->idle_ns;

@@ -123,7 +123,7 @@ struct ptg_host {
 	struct tenant *tenants;
 	struct device device[ARB_DEVICES];
 	int ndevices;
-	int inotify, root_watch; /* -1: scanned once a second */
+	int inotify, root_watch; /* -1: scanned once a second, and tried again then */
 	uint64_t scan_at; /* when to list the root; ARB_NEVER: nothing has happened */
 	uint64_t beat_at; /* of the last heartbeat */
 	bool changed; /* a tenant or a device did: count and tell again */
@@ -132,7 +132,9 @@ struct ptg_host {
 	unsigned direct; /* bells that we sleep on ourselves */
 	pthread_t thread, events;
 	bool has_thread, has_events;
-	int events_end; /* eventfd that ends the thread `events` */
+	int events_end, events_set; /* eventfd that ends the thread `events`; what that waits for */
+	int unwatched; /* errno: something has no inotify watch since the last scan; 0: nothing */
+	bool told_unwatched; /* the log says so */
 	_Atomic uint32_t kick; /* futex: +1 whenever something but a bell may have happened */
 	uint32_t heard; /* `kick` when events were read last */
 	_Atomic uint32_t stop;
@@ -190,7 +192,7 @@ bool turns_reset(struct tenant *t, int32_t arbiter); /* even words; false: the f
 bool turns_publish(struct ptg_host *host, struct tenant *t, uint64_t now, bool beat, bool opening);
 
 /* host_watch.c */
-int watch_open(struct ptg_host *host);
+void watch_open(struct ptg_host *host);
 void watch_close(struct ptg_host *host);
 void watch_read(struct ptg_host *host, uint64_t now);
 void watch_scan(struct ptg_host *host, uint64_t now);
