@@ -115,33 +115,15 @@ class Agent:
         self._store = Store(places.root)
         self._cdi = CdiDirectory(places.cdi)
         self._grants = Grants(choices.node)
-        self.desk = Desk(
-            store=self._store,
-            cdi=self._cdi,
-            cards=self.cards,
-            backend=backend,
-            grants=self._grants,
-            pods=pods,
-            watch=watch,
-            oversub=choices.oversub,
-            one_card=choices.one_card,
-            context_of=context_of,
-        )
+        self._choices = choices
+        self.desk = self._make_desk(watch, context_of)
         self._checkpoint = CheckpointFile(places.plugins, backend.resource)
         self._minted = Minted(self._clock.now)
         self._resources = PodResources(places.pod_resources, backend.resource)
-        self._choices = choices
         self._cordoned = cordoned
         self._reports = reports
         self.arbiter = Arbiter(places.root, places.locks, self._clock)
-        self._sweeper = Sweeper(
-            store=self._store,
-            cdi=self._cdi,
-            desk=self.desk,
-            checkpoint=self._checkpoint,
-            minted=self._minted,
-            pods=pods,
-        )
+        self._sweeper = self._make_sweeper()
         self._mender = Mender(self.desk, self._tell_damaged)
         self._shrinking = Shrinking(
             desk=self.desk, grants=self._grants, pods=pods, reports=reports, use=backend.use, place_of=place_of
@@ -151,6 +133,30 @@ class Agent:
         self.front: SharesFront | None = None
         self.registrar: Registrar | None = None
         self.tell_node: Callable[[], Awaitable[None]] = _nobody_to_tell
+
+    def _make_desk(self, watch: Watch, context_of: Callable[[str], int | None]) -> Desk:
+        return Desk(
+            store=self._store,
+            cdi=self._cdi,
+            cards=self.cards,
+            backend=self._backend,
+            grants=self._grants,
+            pods=self._pods,
+            watch=watch,
+            oversub=self._choices.oversub,
+            one_card=self._choices.one_card,
+            context_of=context_of,
+        )
+
+    def _make_sweeper(self) -> Sweeper:
+        return Sweeper(
+            store=self._store,
+            cdi=self._cdi,
+            desk=self.desk,
+            checkpoint=self._checkpoint,
+            minted=self._minted,
+            pods=self._pods,
+        )
 
     @property
     def is_standby(self) -> bool:
