@@ -61,6 +61,19 @@ def test_a_card_that_answered_all_the_time_is_believed_after_a_while() -> None:
     assert there.answered("GPU-a", WELL, 599.0) == HealthChange("GPU-a", True)
 
 
+@pytest.mark.parametrize("number", [79, 119, 120])
+def test_a_card_that_only_a_reset_brings_back_is_not_believed_after_a_while(number: int) -> None:
+    """A driver without advice answers from what it remembers of a card that is off the bus, or whose GSP is dead."""
+    there = book(patience_s=300.0)
+    there.xid("GPU-a", number, 0.0)
+    assert there.xid("GPU-a", 94, 1.0) is None, "what follows from it is less"
+    assert there.answered("GPU-a", WELL, 1e6) is None
+    assert there.answered("GPU-a", LOST, 1e6 + 1) is None
+    assert there.answered("GPU-a", WELL, 1e6 + 2) == HealthChange("GPU-a", True), "it was away: a reset"
+    there.xid("GPU-a", number, 2e6)
+    assert there.answered("GPU-a", Answer(action=""), 3e6) == HealthChange("GPU-a", True), "NVML says so"
+
+
 def test_nvmls_advice_decides_where_the_driver_gives_one() -> None:
     there = book(quiet_s=10.0)
     there.xid("GPU-a", 95, 0.0)

@@ -2,8 +2,9 @@
 
 A card fails when NVML does not answer for it, and with an XID that is not the program's own error. It comes back when
 NVML says so: it answers again and, after an XID, either was away in between (a reset), or NVML has no action to advise,
-or where the driver gives no advice nothing new came for a while. `HealthBook` is the rules alone; `HealthWatch` asks
-and listens. A card for which the driver does not answer in time counts as failed and does not hold up the others.
+or where the driver gives no advice nothing new came for a while (unless nothing but a reset helps after that XID).
+`HealthBook` is the rules alone; `HealthWatch` asks and listens. A card for which the driver does not answer in time
+counts as failed and does not hold up the others.
 """
 
 from __future__ import annotations
@@ -40,6 +41,9 @@ _MEANINGS: Final = {
     119: "GSP does not answer",
     120: "GSP error",
 }
+#: Where the card, or the processor on it, is gone until a reset (NVIDIA's catalogue: reset, else reboot): that it
+#: answers, from what the driver remembers, says nothing.
+_GONE: Final = frozenset({79, 119, 120})
 
 log = structlog.get_logger("partage.nvidia")
 
@@ -96,6 +100,9 @@ class HealthBook:
         if number in self.options.ignored_xids or not self.options.watch_xids:
             return None
         self._heard[uuid] = now
+        before = self._states.get(uuid, _State())
+        if before.xid in _GONE and number not in _GONE:
+            return self._put(uuid, replace(before, since=now))  # what follows from it is less
         meaning = f" ({_MEANINGS[number]})" if number in _MEANINGS else ""
         return self._put(uuid, _State(f"XID {number}{meaning}", number, now))
 
@@ -118,6 +125,8 @@ class HealthBook:
             return False
         if state.away:
             return True
+        if state.xid in _GONE and answer.action is None:
+            return False
         wait = self.options.patience_s if answer.action is None else self.options.quiet_s
         return now - state.since >= wait
 
