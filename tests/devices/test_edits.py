@@ -85,6 +85,32 @@ def test_the_drivers_files_under_the_names_that_programs_load(root: Path) -> Non
     assert not any(mount.writable for mount in found.mounts)
 
 
+#: What NVIDIA's packages for forward compatibility hold: all that libcuda loads of the driver ("CUDA Compatibility").
+LOADED = (
+    "libcudadebugger.so.1",
+    f"libnvidia-gpucomp.so.{VERSION}",
+    "libnvidia-nvvm.so.4",
+    "libnvidia-nvvm70.so.4",
+    "libnvidia-ptxjitcompiler.so.1",
+    f"libnvidia-tileiras.so.{VERSION}",
+    f"libnvidia-pkcs11-openssl3.so.{VERSION}",
+)
+
+
+@pytest.mark.parametrize("name", LOADED)
+def test_all_that_the_driver_loads_is_in_the_container(root: Path, name: str) -> None:
+    (root / LIBRARIES / name).touch()
+    at = {mount.container for mount in real_edits([raw(0)], options(root)).mounts}
+    assert {f"{place}/{name}" for place in PLACES} <= at
+    (root / "cdi-a").mkdir()
+    made = spec("GPU-0")
+    of_host = f"/usr/lib/of-the-host/{name if name.endswith(('.4', VERSION)) else name[:-1] + VERSION}"
+    made["containerEdits"]["mounts"].append({"hostPath": of_host, "containerPath": of_host})
+    (root / "cdi-a" / "nvidia.json").write_text(json.dumps(made))
+    at = {mount.container for mount in real_edits([raw(0)], options(root)).mounts}
+    assert {f"{place}/{name}" for place in PLACES} <= at, "copied from a spec"
+
+
 def test_a_driver_root_that_the_agent_sees_elsewhere(root: Path) -> None:
     roots = Roots(driver=Path("/run/nvidia/driver"), driver_here=root, dev_here=root)
     found = real_edits([raw(0)], Options(roots=roots, cdi_specs=()))

@@ -41,6 +41,7 @@ _SONAMES: Final = (
     names.NVML_LIBRARY,
     "libnvidia-ptxjitcompiler.so.1",
     "libnvidia-nvvm.so.4",
+    "libnvidia-nvvm70.so.4",
     "libcudadebugger.so.1",
     "libnvidia-opencl.so.1",
     "libnvidia-allocator.so.1",
@@ -50,7 +51,14 @@ _SONAMES: Final = (
     "libnvidia-opticalflow.so.1",
 )
 _BARE: Final = {names.DRIVER_LIBRARY: "libcuda.so"}  # for programs that load the bare name
-_BY_VERSION: Final = ("libnvidia-gpucomp.so", "libnvidia-nvvm70.so")  # loaded by the driver, with its own version
+#: Loaded by the driver, with its own version: what NVIDIA's forward compatibility packages hold beside libcuda ("CUDA
+#: Compatibility"), and the same for OpenSSL before 3, where a host has that (confidential computing).
+_BY_VERSION: Final = (
+    "libnvidia-gpucomp.so",
+    "libnvidia-tileiras.so",
+    "libnvidia-pkcs11.so",
+    "libnvidia-pkcs11-openssl3.so",
+)
 _PROGRAMS: Final = ("nvidia-smi",)
 _PROGRAM_DIRECTORIES: Final = ("usr/bin", "bin")  # the second: a directory with nothing but the driver (GKE)
 _NEEDED_NODES: Final = ("nvidiactl", "nvidia-uvm")
