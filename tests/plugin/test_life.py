@@ -26,7 +26,6 @@ from partage_plugin.handover.desk import Claim
 from partage_plugin.kubelet import register
 from partage_plugin.owner_lock import OwnerLock
 from partage_plugin.ports import MonotonicClock
-from partage_plugin.proto.deviceplugin.v1beta1 import api_pb2, api_pb2_grpc
 from tests.plugin.kubelet import HANG_S
 from tests.plugin.test_handover import refused, run
 from tests.plugin.world import CARDS, GI, World, card, grant_text, part, pod_of, share
@@ -414,34 +413,6 @@ def test_leftover_sockets(tmp_path: Path) -> None:
 def _dead_socket(path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as made:
         made.bind(str(path))
-
-
-class Vendor(api_pb2_grpc.DevicePluginServicer):
-    """The vendor's own plugin, which lists one of our cards."""
-
-    async def ListAndWatch(self, request: Any, context: Any) -> Any:  # noqa: N802
-        yield api_pb2.ListAndWatchResponse(devices=[api_pb2.Device(ID=CARDS[0], health="Healthy")])
-        await asyncio.Event().wait()
-
-
-def test_a_vendors_plugin_is_not_fought(tmp_path: Path) -> None:
-    async def go() -> None:
-        world = World(tmp_path)
-        await world.kubelet.start()
-        server = grpc.aio.server()
-        api_pb2_grpc.add_DevicePluginServicer_to_server(Vendor(), server)
-        server.add_insecure_port(f"unix://{world.places.plugins / 'nvidia-gpu.sock'}")
-        await server.start()
-        async with world.agent() as agent:
-            await until(lambda: agent.registrar is not None and agent.registrar.foreign)
-            assert agent.registrar is not None
-            assert agent.registrar.foreign == "nvidia-gpu.sock"
-            assert not world.kubelet.requests
-            await server.stop(0)
-            await world.kubelet.registered()
-        await world.kubelet.stop()
-
-    run(go())
 
 
 def test_a_resize_holds_at_once(tmp_path: Path) -> None:

@@ -18,11 +18,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import os
-import socket
 import struct
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import grpc
@@ -30,8 +27,9 @@ import structlog
 from asyncinotify import Inotify, Mask
 
 from partage.model import PartageError
-from partage_plugin.kubelet.foreign import find_foreign
+from partage_plugin.kubelet.foreign import Neighbours
 from partage_plugin.kubelet.server import options
+from partage_plugin.kubelet.sockets import identity, is_deaf
 from partage_plugin.proto.deviceplugin.v1beta1 import api_pb2, api_pb2_grpc
 
 if TYPE_CHECKING:
@@ -39,6 +37,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from partage_plugin.kubelet.server import DevicePlugin
+    from partage_plugin.kubelet.sockets import Identity
     from partage_plugin.ports import Clock
 
 DIRECTORY: Final = "/var/lib/kubelet/device-plugins"  # fixed in kubelet
@@ -61,27 +60,6 @@ log = structlog.get_logger("partage.kubelet")
 
 class RegistrationError(PartageError):
     """Kubelet's directory cannot be used."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Identity:
-    """What tells a socket file from another one of the same name.
-
-    Made when, and not changed when: new rights or labels, of a whole tree perhaps, make no other socket of it, and a
-    kubelet that follows us takes no second registration.
-    """
-
-    inode: int
-    made_ns: int
-
-
-def identity(path: Path) -> _Identity | None:
-    """Return what is at `path` now; None where nothing is."""
-    try:
-        found = path.lstat()
-    except OSError:
-        return None
-    return _Identity(found.st_ino, found.st_mtime_ns)
 
 
 async def _nothing() -> None:
@@ -108,14 +86,15 @@ class Registrar:
         self._rebuild = rebuild
         self._clock = clock
         self._is_ours = is_ours
+        self._neighbours = Neighbours(directory, resource, ours=OURS, kubelet=KUBELET_SOCKET)
         self._on_registered = on_registered
         self._served = 0
         self._server: grpc.aio.Server | None = None
         self._former: grpc.aio.Server | None = None  # that kubelet follows still, though its socket is gone
         self._look_every = LOOK_EVERY_S
         self._socket: Path | None = None
-        self._socket_is: _Identity | None = None
-        self._kubelet: _Identity | None = None  # that took our registration
+        self._socket_is: Identity | None = None
+        self._kubelet: Identity | None = None  # that took our registration
         self._registered_at: float | None = None
         self._given: Path | None = None  # the socket whose name a kubelet has, or may have
         self._registrations = 0
@@ -226,12 +205,12 @@ class Registrar:
             return 0.0
         return self._registered_at + (APART_S if is_new else FOLLOWED_S) - self._clock.now()
 
-    async def _register(self, kubelet: _Identity) -> float:
+    async def _register(self, kubelet: Identity) -> float:
         if self._socket == self._given:
             await self._serve()
         await self._let_former_go()
         await self._rebuild()
-        self._foreign = await find_foreign(self._directory, OURS, KUBELET_SOCKET, self._is_ours)
+        self._foreign = await self._neighbours.find(self._is_ours)
         if self._foreign is not None:
             log.error(
                 "another device plugin serves these cards; not registered",
@@ -316,7 +295,7 @@ class Registrar:
         """Remove sockets of killed agents: those at which nobody listens, and only while they are the same."""
         for path in self._directory.glob(f"{OURS}{self._resource.replace('/', '-')}-*.sock"):
             before = identity(path)
-            if before is not None and _is_deaf(path) and identity(path) == before:
+            if before is not None and is_deaf(path) and identity(path) == before:
                 path.unlink(missing_ok=True)
                 log.info("removed the socket of an agent that is no more", socket=str(path))
 
@@ -328,13 +307,3 @@ def names_in(events: bytes) -> Iterator[bytes]:
         *_, size = _EVENT.unpack_from(events, at)
         at += _EVENT.size + size
         yield events[at - size : at].rstrip(b"\0")
-
-
-def _is_deaf(path: Path) -> bool:
-    """Whether nobody listens at a socket."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
-        try:
-            probe.connect(os.fspath(path))
-        except OSError as error:
-            return error.errno == errno.ECONNREFUSED
-    return False
