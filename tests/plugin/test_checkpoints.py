@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +12,9 @@ import grpc
 import pytest
 
 from partage.shm import read_policy
+from partage_plugin.kubelet.checkpoint import CheckpointError, CheckpointFile
 from partage_plugin.proto.deviceplugin.v1beta1 import api_pb2
-from tests.plugin.kubelet import Kubelet
+from tests.plugin.kubelet import HANG_S, RESOURCE, Kubelet
 from tests.plugin.test_handover import refused, run
 from tests.plugin.world import GI, World, part, pod_of, share
 
@@ -40,6 +43,28 @@ def test_a_checkpoint_that_nobody_knows(tmp_path: Path, text: str) -> None:
                 assert "exactly one of each" in await refused(world, shared)
 
     run(go())
+
+
+@pytest.mark.parametrize("kind", ["directory", "fifo", "terabyte"])
+def test_a_checkpoint_that_is_none_of_kubelets(tmp_path: Path, kind: str) -> None:
+    """Whatever lies in its place costs neither memory nor time; it is one that cannot be read."""
+    place = tmp_path / "kubelet_internal_checkpoint"
+    match kind:
+        case "directory":
+            place.mkdir()
+        case "fifo":
+            os.mkfifo(place)
+        case "terabyte":
+            place.touch()
+            os.truncate(place, 1 << 40)
+    with ThreadPoolExecutor(1) as thread:
+        reading = thread.submit(CheckpointFile(tmp_path, RESOURCE).read)
+        try:
+            with pytest.raises(CheckpointError, match=str(place)):
+                reading.result(HANG_S)
+        finally:
+            if kind == "fifo":
+                os.close(os.open(place, os.O_RDWR | os.O_NONBLOCK))  # lets go of who waits for a writer
 
 
 def test_a_checkpoint_that_is_gone(tmp_path: Path) -> None:

@@ -2,8 +2,8 @@
 
 Kubelet writes it (beside, then renamed: never torn) before it calls `PreStartContainer`, and answers from it after its
 own restart. Read at each `PreStartContainer`, at the rebuild before a registration and at clean-ups. What can go wrong:
-the file is missing (no device was ever handed out, or somebody removed it), or its layout is none that this release
-knows: CheckpointError, and then nothing in it is believed.
+the file is missing (no device was ever handed out, or somebody removed it), is no plain file or too large to be
+kubelet's, or its layout is none that this release knows: CheckpointError, and then nothing in it is believed.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import base64
 import binascii
 import os
 import re
+import stat
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CHECKPOINT_FILE: Final = "kubelet_internal_checkpoint"
+SIZE_MAX: Final = 16 << 20  # bytes; a full node's is some hundred thousand
 _NAME: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
 
 
@@ -100,8 +102,12 @@ class CheckpointFile:
     def read(self) -> Checkpoint:
         """Return what it says now; raises CheckpointError."""
         try:
-            with self.path.open("rb") as file:
-                found = os.fstat(file.fileno())
+            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            with open(fd, "rb") as file:  # noqa: PTH123 -- a descriptor
+                found = os.fstat(fd)
+                if not stat.S_ISREG(found.st_mode) or found.st_size > SIZE_MAX:
+                    value = f"{found.st_size} bytes, mode {found.st_mode:o}"
+                    raise self._defect(value, f"a plain file of at most {SIZE_MAX} bytes", "see kubelet's log")
                 stamp = (found.st_ino, found.st_mtime_ns, found.st_size)
                 if self._known is not None and self._known[0] == stamp:
                     return self._known[1]
