@@ -112,6 +112,11 @@ class Node:
         return self.containerd.cdi
 
     @property
+    def manifests(self) -> Path:
+        """The directory from which kubelet has static pods."""
+        return self.directory / "manifests"
+
+    @property
     def pod_resources(self) -> Path:
         """Kubelet's PodResources socket."""
         return self.root / "pod-resources" / "kubelet.sock"
@@ -120,6 +125,7 @@ class Node:
         """Start containerd and kubelet and return when the node is Ready."""
         make_cgroup(self.record.cgroup)
         self.root.mkdir(exist_ok=True)
+        self.manifests.mkdir(exist_ok=True)
         self.containerd.start()
         self.containerd.image(images.PAUSE)
         self.kubelet.start()
@@ -159,6 +165,7 @@ class Node:
             "failCgroupV1": False,
             "failSwapOn": False,
             "makeIPTablesUtilChains": False,
+            "staticPodPath": str(self.manifests),
             "podLogsDir": str(self.directory / "pod-logs"),
             "volumePluginDir": str(self.directory / "volume-plugins"),
             "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"},

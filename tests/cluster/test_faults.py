@@ -1,7 +1,8 @@
-"""What a node has to bear beside its containers' own faults: garbage in a ledger, a clock that jumps."""
+"""What a node has to bear beside its containers' own faults: garbage in a ledger, a clock that jumps, a static pod."""
 
 from __future__ import annotations
 
+import json
 import mmap
 import struct
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from partage.model import names
-from tests.cluster.agent import GI, MI, NodeAgent, limits, total_of
+from tests.cluster.agent import GI, MI, RESOURCE, NodeAgent, limits, total_of
 from tests.cluster.image import compile_c
 from tests.cluster.images import BOX, PROGRAMS
 from tests.cluster.namespace import running
@@ -121,3 +122,23 @@ def test_a_clock_jump(agent: NodeAgent, cluster: Cluster, namespace: Namespace, 
         assert other.process.alive()
         other.wait_seats(10 * len(other.uuids))
     agent.start()
+
+
+def test_a_static_pod_gets_no_share(agent: NodeAgent, cluster: Cluster, namespace: Namespace) -> None:
+    """Kubelet knows it by a UID that is not its mirror's; the mirror says why, and an ordinary pod beside it runs."""
+    cluster.image(BOX)
+    manifest = pod("static", container("app", BOX, limits={RESOURCE: "1"}))
+    manifest |= {"apiVersion": "v1", "kind": "Pod"}
+    manifest["metadata"]["namespace"] = namespace.name
+    file, mirror = cluster.node.manifests / "static.json", f"static-{cluster.node.name}"
+    file.write_text(json.dumps(manifest))
+    try:
+        made = namespace.wait(mirror, lambda p: enforced(p).get("reason") == "PodStatic", what="told on the mirror")
+        assert "nobody binds a static pod" in enforced(made)["message"]
+        assert made["metadata"]["uid"] != made["metadata"]["annotations"][names.MIRROR]
+        namespace.wait_event(mirror, "PodStatic")
+        assert not running(made)
+        started(agent, namespace, "beside", GI)
+    finally:
+        file.unlink()
+    namespace.api.wait_gone("pods", mirror, namespace.name)
