@@ -165,6 +165,28 @@ def test_what_nvml_does_not_say_of_a_card_costs_the_others_nothing_and_the_card_
             assert not fault, case
 
 
+def test_links_are_what_was_last_seen_of_them_while_one_card_cannot_be_asked(on_machine: OnMachine) -> None:
+    """A passing fault moves no pod to other cards; and a card that was never asked is as far as can be."""
+    before, during, after, new = on_machine(
+        "8xh100",
+        """
+        with Nvml(libraries) as nvml, Machine() as there:
+            discovery = Discovery(Options())
+            before, during = shown(discovery.look(nvml)), []
+            for call in ("nvmlDeviceGetNvLinkState", "nvmlDeviceGetNvLinkRemoteDeviceType", "nvmlDeviceGetP2PStatus"):
+                faults.arm(there, call, "NVML_ERROR_UNKNOWN", device=6, count=0)
+                during.append(shown(discovery.look(nvml)))
+                new = shown(Discovery(Options()).look(nvml))
+                faults.clear(there)
+            print(json.dumps([before, during, shown(discovery.look(nvml)), new]))
+        """,
+    )
+    assert during == [before] * 3
+    assert after == before
+    assert kinds(new)[6][:6] == [("system", 0)] * 6
+    assert kinds(new)[5] == [*kinds(before)[5][:6], ("system", 0), *kinds(before)[5][7:]]
+
+
 @pytest.mark.parametrize(
     ("mode", "seats", "word"), [(2, 10, "PROHIBITED"), (3, 10, "EXCLUSIVE_PROCESS"), (2, 1, "PROH"), (3, 1, "")]
 )

@@ -58,13 +58,21 @@ class Links:
             for b in range(a):
                 other = uuids[b]
                 if one in answering and other in answering:
-                    self._seen[other, one] = _between(answering[one], answering[other], lanes[one], lanes[other])
+                    found = self._found(answering[one], answering[other], lanes[one], lanes[other])
+                    if found is not None:
+                        self._seen[other, one] = found
                 rows[a][b] = rows[b][a] = self._seen.get((other, one), FARTHEST)
         return tuple(map(tuple, rows))
 
+    def _found(self, one: RawCard, other: RawCard, lanes: Lanes | None, others: Lanes | None) -> DeviceLink | None:
+        """Return the link of a pair; None where what was seen of it before says more."""
+        if (other.uuid, one.uuid) in self._seen and (lanes is None or others is None):
+            return None
+        return _between(one, other, lanes or Lanes(), others or Lanes())
 
-def _lanes(card: RawCard) -> Lanes:
-    """Return a card's active NVLinks; one that cannot be asked has none."""
+
+def _lanes(card: RawCard) -> Lanes | None:
+    """Return a card's active NVLinks; None where it cannot be asked."""
     switched, direct = 0, Counter[str]()
     try:
         with translated(card.uuid):
@@ -79,7 +87,7 @@ def _lanes(card: RawCard) -> Lanes:
                         there = pynvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link).busId
                         direct[normal_address(text(there))] += 1
     except DeviceError:
-        return Lanes()
+        return None
     return Lanes(switched, direct)
 
 
@@ -90,8 +98,8 @@ def _leads_to_switch(handle: Any, link: int) -> bool:
     return False
 
 
-def _between(one: RawCard, other: RawCard, lanes: Lanes, others: Lanes) -> DeviceLink:
-    """Return the closest link of a pair."""
+def _between(one: RawCard, other: RawCard, lanes: Lanes, others: Lanes) -> DeviceLink | None:
+    """Return the closest link of a pair; None where it cannot be asked."""
     direct = max(lanes.direct.get(other.address, 0), others.direct.get(one.address, 0))
     if direct:
         return DeviceLink(kind="nvlink", lanes=direct)
@@ -106,7 +114,7 @@ def _between(one: RawCard, other: RawCard, lanes: Lanes, others: Lanes) -> Devic
                 level = int(pynvml.nvmlDeviceGetTopologyCommonAncestor(first, second))
                 return DeviceLink(kind=_KINDS.get(level, "system"))
     except DeviceError:
-        pass
+        return None
     return FARTHEST
 
 
