@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 import signal
-from typing import TYPE_CHECKING
+import time
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
 
 from partage.shm import read_ledger, read_policy
 from tests.cluster.agent import GI, MI, limits, total_of
-from tests.cluster.images import BOX
+from tests.cluster.images import BOX, CLIENT
 from tests.cluster.pods import container, pod
+from tests.cluster.test_compute import work_until
 
 if TYPE_CHECKING:
     from tests.cluster.agent import NodeAgent
@@ -49,6 +52,38 @@ def test_two_pods_on_one_card(agent: NodeAgent, namespace: Namespace) -> None:
         assert memory - 2 * MI < used <= memory, f"{used} bytes charged of {memory}"
         assert 0 < got * MI < memory
     namespace.wait("a", lambda p: enforced(p) == ("True", "shim"), what="Enforced by shim")
+
+
+#: Takes memory by the MiB until it is refused; then it stays as it is.
+NUMBA: Final = """
+from numba import cuda
+import numpy, time
+held = []
+try:
+    while True:
+        held.append(cuda.device_array(1 << 20, numpy.uint8))
+except Exception as error:
+    total = cuda.current_context().get_memory_info().total
+    print(f"held {len(held)} MiB, total {total}, then {error}", flush=True)
+time.sleep(100000)
+"""
+
+
+def test_two_pods_of_somebody_elses_program_on_one_card(agent: NodeAgent, namespace: Namespace) -> None:
+    """A third-party CUDA program, unmodified: as far as its own limit, and told of that."""
+    sizes = {"a": 900 * MI, "b": 700 * MI}
+    for name, memory in sizes.items():
+        made = container("app", CLIENT, args=["-c", NUMBA], limits=limits(memory // MI, 30))
+        agent.bound(namespace, pod(name, made), app=agent.part(agent.share(0, memory, 300)))
+    for name, memory in sizes.items():
+        namespace.wait(name, lambda p: p["status"]["phase"] == "Running", what="Running")
+        said = namespace.wait_log(name, "held ")
+        found = re.search(r"held (\d+) MiB, total (\d+), then .*OUT_OF_MEMORY", said)
+        assert found, said
+        assert int(found[2]) == memory
+        used = read_ledger(agent.handed_over(memory) / "ledger").used(agent.uuids[0])
+        assert int(found[1]) * MI < used <= memory, f"{used} bytes charged of {memory}"
+        assert used > memory - 4 * MI, "refused before its limit"
 
 
 # ---- whose container is it? ----------------------------------------------------------------------------------------
@@ -200,19 +235,52 @@ def test_containerd_stopped_between_allocate_and_create(agent: NodeAgent, namesp
 
 
 def test_kubelet_restarts_and_programs_go_on(agent: NodeAgent, namespace: Namespace) -> None:
-    """What runs goes on unbroken and keeps its limit; a pod that comes after gets its own."""
+    """What runs works on all the while and keeps its limit; a pod that comes after gets its own. Kubelet fails pods
+    whose init containers have ended where it admits them anew before we have registered: how many is printed."""
     agent.bound(namespace, pod("a", greedy(memory=GI)), app=agent.part(agent.share(4, GI)))
-    before = namespace.wait("a", lambda p: p["status"]["phase"] == "Running", what="Running")["status"]
+    works = container("app", BOX, ["/busy", "64", "2000000"], limits=limits(1500, 30))
+    agent.bound(namespace, pod("works", works), app=agent.part(agent.share(4, 1500 * MI, 300)))
+    with_init = {f"init-{number}": 1000 + 10 * number for number in range(3)}
+    for name, first in with_init.items():
+        parts = {k: agent.part(agent.share(5, (first + at) * MI)) for at, k in enumerate(("first", "beside", "app"))}
+        agent.bound(namespace, three(name, first), **parts)
+    for name in ("works", *with_init):
+        namespace.wait(name, lambda p: p["status"]["phase"] == "Running", what="Running")
+    before = [was_started(namespace, name) for name in ("a", "works")]
     assert held(namespace, "a")[1] == 2
+    namespace.wait_log("works", "busy ")
+
+    begin = time.monotonic_ns()
     agent.cluster.node.restart_kubelet()
     agent.wait_listed()
     agent.bound(namespace, pod("b", greedy(memory=2 * GI)), app=agent.part(agent.share(4, 2 * GI)))
     namespace.wait("b", lambda p: p["status"]["phase"] == "Running", what="Running")
+    end = time.monotonic_ns()
+
     assert total(namespace, "b", "app") == 2 * GI
-    after = namespace.get("a")["status"]
-    assert after["phase"] == "Running"
-    names = ("containerID", "restartCount")
-    assert [after["containerStatuses"][0][n] for n in names] == [before["containerStatuses"][0][n] for n in names]
+    assert [was_started(namespace, name) for name in ("a", "works")] == before
+    told = work_until(namespace, "works", end)
+    meanwhile = [line for line in told if begin <= line.at_ns <= end]
+    assert meanwhile[-1].done_ns > meanwhile[0].done_ns, "it did nothing meanwhile"
+    assert all(later.done_ns >= line.done_ns for line, later in pairwise(told)), "it began anew"
+    pause = max(later.at_ns - line.at_ns for line, later in pairwise(meanwhile))
+    refused = 0
+    for name, first in with_init.items():
+        status = namespace.get(name)["status"]
+        if status["phase"] == "Failed":
+            assert status["reason"] == "UnexpectedAdmissionError", status
+            refused += 1
+        else:
+            assert total(namespace, name, "app") == (first + 2) * MI
+    print(f"longest silence of {len(meanwhile)} words: {pause / 1e6:.0f} ms of {(end - begin) / 1e6:.0f} ms")
+    print(f"kubelet refused {refused} of {len(with_init)} pods whose init containers had ended")
+
+
+def was_started(namespace: Namespace, name: str) -> tuple[str, str, int]:
+    """Return a pod's phase, which container it has, and how often that began anew."""
+    status = namespace.get(name)["status"]
+    app = status["containerStatuses"][0]
+    return status["phase"], app["containerID"], app["restartCount"]
 
 
 def test_two_agents_at_once(agent: NodeAgent, namespace: Namespace) -> None:
