@@ -19,12 +19,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#define BEAT_EVERY   (PTG_HEARTBEAT_NS / 2)
-#define RING_WINDOW  (10 * HOST_MS)
-#define RING_MOST    20 /* rings of a tenant that wake us in a window; more of them are heard together */
-#define MUTE_RINGING HOST_MS
-#define TELL_EVERY   (60000 * HOST_MS) /* between two lines in the log about the same */
-#define SLICE_NS     100000            /* a round is shorter */
+#define BEAT_EVERY (PTG_HEARTBEAT_NS / 2)
+#define TELL_EVERY (60000 * HOST_MS) /* between two lines in the log about the same */
+#define SLICE_NS   100000            /* a round is shorter */
 
 uint64_t host_now(void)
 {
@@ -115,11 +112,7 @@ void ptg_host_stop(struct ptg_host *host)
  * wants is heard as well a moment later. */
 static void count_ring(struct tenant *t, uint64_t now)
 {
-	if (now - t->ring_window > RING_WINDOW) {
-		t->ring_window = now;
-		t->rings = 0;
-	}
-	if (++t->rings > RING_MOST)
+	if (rings_too_often(&t->rings, now))
 		t->mute_until = now + MUTE_RINGING;
 }
 

@@ -7,6 +7,7 @@
  *   host_guard.c   files that somebody cuts while they are mapped
  *   host_watch.c   hand-overs that come and go (inotify)
  *   host_wait.c    sleeping on all bells at once
+ *   host_sleepers.c  threads for the bells that are more than that
  *   host_locks.c   one arbiter a device, one host a root
  *   host_log.c     a line for whoever looks
  *   host_stats.c   what it counts
@@ -60,6 +61,12 @@ struct file_id {
 	ino_t ino;
 };
 
+/* How often a bell was rung of late. */
+struct ring_count {
+	uint64_t since;
+	uint32_t rings;
+};
+
 /* A hand-over. */
 struct tenant {
 	struct tenant *next;
@@ -76,8 +83,7 @@ struct tenant {
 	bool cut; /* the ledger ends before its bell or its claims */
 	bool complained; /* a line was written about these files */
 	uint64_t mute_until, mute_after; /* its bell is left out of our sleep; for how long the next time */
-	uint64_t ring_window; /* since when `rings` are counted */
-	uint32_t rings;
+	struct ring_count rings;
 	uint64_t buried_at, complained_at; /* when a line about dead processes, about turns not drained was written */
 	uint32_t complaints; /* turns not drained since */
 	uint32_t claimed; /* accounts whose claims were read in this round, bits */
@@ -92,7 +98,7 @@ struct tenant {
 	bool used; /* watched, or a process holds a slot */
 	int id; /* in the core; -1: none */
 	struct account account[PTG_DEVICES]; /* by index in the policy */
-	struct bell_thread *thread; /* where it is not among those that we sleep on ourselves */
+	struct sleeper *sleeper; /* where it is not among those that we sleep on ourselves; NULL: nobody */
 	bool direct; /* it is */
 };
 
@@ -130,6 +136,7 @@ struct ptg_host {
 	bool active; /* somebody waits or works */
 	bool has_waitv;
 	unsigned direct; /* bells that we sleep on ourselves */
+	struct sleeper *sleepers; /* the threads for others */
 	pthread_t thread, events;
 	bool has_thread, has_events;
 	int events_end, events_set; /* eventfd that ends the thread `events`; what that waits for */
@@ -205,6 +212,27 @@ void wait_add(struct ptg_host *host, struct tenant *t);
 void wait_remove(struct ptg_host *host, struct tenant *t);
 void wait_sleep(struct ptg_host *host, uint32_t kick, uint64_t now, uint64_t until);
 bool wait_supported(void);
+bool rings_too_often(struct ring_count *count, uint64_t now); /* counts one ring; whether to mute the bell a while */
+
+#define WAIT_BELLS   127 /* of one futex_waitv, beside a word of the sleeper's own */
+#define MUTE_RINGING HOST_MS
+
+struct waiter { /* struct futex_waitv, which older headers lack */
+	uint64_t value, address;
+	uint32_t flags, reserved;
+};
+
+struct waiter wait_for_own(const _Atomic uint32_t *word, uint32_t value);
+struct waiter wait_for_shared(const uint32_t *word, uint32_t value); /* of a file that others map, too */
+bool wait_is_for(const struct waiter *w, const uint32_t *word);
+bool wait_is_cut(const uint32_t *word, uint32_t value); /* the kernel cannot sleep on it */
+/* Sleep until one of the words is not its value, or until CLOCK_MONOTONIC's `until`: the place of one that was rung, or
+ * -errno, -EAGAIN where one was another value from the beginning. Without futex_waitv: on the first alone. */
+int wait_on(const struct ptg_host *host, const struct waiter *list, unsigned n, uint64_t until);
+
+/* host_sleepers.c */
+bool sleepers_add(struct ptg_host *host, struct tenant *t); /* false: no thread can be made */
+void sleepers_remove(struct tenant *t); /* afterwards nothing of its ledger is touched any more */
 
 /* host_locks.c */
 int locks_serve(struct ptg_host *host, char *why, size_t size); /* the root's; -errno */

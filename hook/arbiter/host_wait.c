@@ -2,7 +2,7 @@
  *
  * The loop sleeps in futex_waitv on up to 127 bells and one word of our own (`kick`), which everything that is no bell
  * rings: inotify's thread, ptg_host_stop(). Bells beyond that, and all of them on a kernel without futex_waitv (before
- * 5.16), have a small thread each that sleeps on the bell and rings `kick`.
+ * 5.16), are listened to by other threads (host_sleepers.c), which ring `kick`.
  * What can go wrong: a tenant cuts its ledger, and the kernel cannot sleep on its bell (EFAULT, for the whole list); it is
  * found and left out for a while, longer each time. A tenant that rings without end is left out likewise: neither may
  * keep the loop from its sleep. */
@@ -10,8 +10,6 @@
 
 #include <errno.h>
 #include <linux/futex.h>
-#include <signal.h>
-#include <stdlib.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -19,25 +17,12 @@
 #ifndef SYS_futex_waitv
 #define SYS_futex_waitv 449
 #endif
-#define WAITV_MAX     128
 #define WAITV_32      2
 #define WAITV_PRIVATE 128
+#define RING_WINDOW   (10 * HOST_MS)
+#define RING_MOST     20 /* rings of a tenant that wake us in a window; more of them are heard together */
 #define MUTE_CUT      (100 * HOST_MS)
 #define MUTE_LAST     (100 * MUTE_CUT)
-#define THREAD_EVERY  1 /* s: a bell's thread looks whether it is still wanted */
-
-struct waiter { /* struct futex_waitv, which older headers lack */
-	uint64_t value, address;
-	uint32_t flags, reserved;
-};
-
-struct bell_thread {
-	pthread_t thread;
-	struct ptg_host *host;
-	const uint32_t *bell;
-	int ledger_fd;
-	_Atomic bool end;
-};
 
 bool wait_supported(void)
 {
@@ -50,108 +35,105 @@ void host_kick(struct ptg_host *host)
 	syscall(SYS_futex, &host->kick, FUTEX_WAKE | FUTEX_PRIVATE_FLAG, 1, NULL, NULL, 0);
 }
 
-/* ---- a thread for a bell -------------------------------------------------------------------------------------------------- */
-
-static void *sleep_on_bell(void *argument)
+bool rings_too_often(struct ring_count *count, uint64_t now)
 {
-	struct bell_thread *b = argument;
-	uint32_t seen, now;
-	bool first = true;
-	while (!atomic_load(&b->end)) {
-		if (pread(b->ledger_fd, &now, sizeof now, offsetof(struct ptg_ledger, turn_bell)) != sizeof now) {
-			struct timespec nap = {.tv_sec = THREAD_EVERY}; /* cut: until it is whole again */
-			nanosleep(&nap, NULL);
-			continue;
-		}
-		if (first || now != seen)
-			host_kick(b->host);
-		first = false;
-		seen = now;
-		struct timespec most = {.tv_sec = THREAD_EVERY};
-		if (syscall(SYS_futex, b->bell, FUTEX_WAIT, seen, &most, NULL, 0) && errno == EFAULT)
-			nanosleep(&most, NULL);
+	if (now - count->since > RING_WINDOW) {
+		count->since = now;
+		count->rings = 0;
 	}
-	return NULL;
+	return ++count->rings > RING_MOST;
 }
 
-static void start_thread(struct ptg_host *host, struct tenant *t)
+/* ---- words to sleep on ------------------------------------------------------------------------------------------------------ */
+
+struct waiter wait_for_own(const _Atomic uint32_t *word, uint32_t value)
 {
-	sigset_t all, before;
-	struct bell_thread *b = calloc(1, sizeof *b);
-	if (!b)
-		return;
-	b->host = host;
-	b->bell = &t->ledger->turn_bell;
-	b->ledger_fd = t->ledger_fd;
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	if (pthread_create(&b->thread, NULL, sleep_on_bell, b)) {
-		host_log(host, "%s: no thread for its bell; it is heard when others ring", t->name);
-		free(b);
-		b = NULL;
+	return (struct waiter){value, (uintptr_t)word, WAITV_32 | WAITV_PRIVATE, 0};
+}
+
+struct waiter wait_for_shared(const uint32_t *word, uint32_t value)
+{
+	return (struct waiter){value, (uintptr_t)word, WAITV_32, 0};
+}
+
+bool wait_is_for(const struct waiter *w, const uint32_t *word)
+{
+	return w->address == (uintptr_t)word;
+}
+
+bool wait_is_cut(const uint32_t *word, uint32_t value)
+{
+	struct timespec none = {0};
+	return syscall(SYS_futex, word, FUTEX_WAIT, value, &none, NULL, 0) && errno == EFAULT;
+}
+
+int wait_on(const struct ptg_host *host, const struct waiter *list, unsigned n, uint64_t until)
+{
+	struct timespec at = {(time_t)(until / 1000000000), (long)(until % 1000000000)};
+	struct timespec *most = until == ARB_NEVER ? NULL : &at;
+	long result;
+	if (host->has_waitv) {
+		result = syscall(SYS_futex_waitv, list, n, 0, most, CLOCK_MONOTONIC);
+	} else {
+		int operation = FUTEX_WAIT_BITSET | (list->flags & WAITV_PRIVATE ? FUTEX_PRIVATE_FLAG : 0);
+		result = syscall(SYS_futex, (uintptr_t)list->address, operation, (uint32_t)list->value, most, NULL,
+		                 FUTEX_BITSET_MATCH_ANY);
 	}
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	t->thread = b;
-}
-
-void wait_add(struct ptg_host *host, struct tenant *t)
-{
-	t->direct = host->has_waitv && host->direct < WAITV_MAX - 1;
-	if (t->direct)
-		host->direct++;
-	else
-		start_thread(host, t);
-}
-
-void wait_remove(struct ptg_host *host, struct tenant *t)
-{
-	if (t->direct)
-		host->direct--;
-	t->direct = false;
-	if (!t->thread)
-		return;
-	atomic_store(&t->thread->end, true);
-	syscall(SYS_futex, &t->ledger->turn_bell, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
-	pthread_join(t->thread->thread, NULL);
-	free(t->thread);
-	t->thread = NULL;
+	return result < 0 ? -errno : (int)result;
 }
 
 /* ---- the loop's sleep ------------------------------------------------------------------------------------------------------- */
+
+/* Sleep on its bell ourselves where there is room, else let another thread. */
+void wait_add(struct ptg_host *host, struct tenant *t)
+{
+	t->direct = host->has_waitv && host->direct < WAIT_BELLS;
+	if (t->direct)
+		host->direct++;
+	else if (!sleepers_add(host, t))
+		host_log(host, "%s: no thread for its bell; it is heard when others ring", t->name);
+}
+
+/* Who is heard through another thread takes the room that others leave: a thread is there while it is needed. */
+void wait_remove(struct ptg_host *host, struct tenant *t)
+{
+	if (t->sleeper)
+		sleepers_remove(t);
+	if (!t->direct)
+		return;
+	t->direct = false;
+	host->direct--;
+	for (struct tenant *other = host->tenants; other; other = other->next)
+		if (other->sleeper) {
+			sleepers_remove(other);
+			other->direct = true;
+			host->direct++;
+			return;
+		}
+}
 
 /* Find the bells that the kernel cannot sleep on. */
 static void leave_out_cut(struct ptg_host *host)
 {
 	uint64_t now = host_now();
 	for (struct tenant *t = host->tenants; t; t = t->next) {
-		struct timespec none = {0};
-		if (!t->direct || t->mute_until > now)
+		if (!t->direct || t->mute_until > now || !wait_is_cut(&t->ledger->turn_bell, t->bell))
 			continue;
-		if (syscall(SYS_futex, &t->ledger->turn_bell, FUTEX_WAIT, t->bell, &none, NULL, 0) && errno == EFAULT) {
-			t->cut = true;
-			t->mute_after = t->mute_after < MUTE_CUT    ? MUTE_CUT
-			                : t->mute_after < MUTE_LAST ? 2 * t->mute_after
-			                                            : MUTE_LAST;
-			t->mute_until = now + t->mute_after;
-		}
+		t->cut = true;
+		t->mute_after = t->mute_after < MUTE_CUT    ? MUTE_CUT
+		                : t->mute_after < MUTE_LAST ? 2 * t->mute_after
+		                                            : MUTE_LAST;
+		t->mute_until = now + t->mute_after;
 	}
 }
 
 void wait_sleep(struct ptg_host *host, uint32_t kick, uint64_t now, uint64_t until)
 {
-	struct waiter list[WAITV_MAX] = {{kick, (uintptr_t)&host->kick, WAITV_32 | WAITV_PRIVATE, 0}};
+	struct waiter list[WAIT_BELLS + 1] = {wait_for_own(&host->kick, kick)};
 	unsigned n = 1;
-	for (struct tenant *t = host->tenants; t && n < WAITV_MAX; t = t->next)
+	for (struct tenant *t = host->tenants; t && n <= WAIT_BELLS; t = t->next)
 		if (t->direct && t->mute_until <= now)
-			list[n++] = (struct waiter){t->bell, (uintptr_t)&t->ledger->turn_bell, WAITV_32, 0};
-	struct timespec at = {(time_t)(until / 1000000000), (long)(until % 1000000000)};
-	struct timespec *most = until == ARB_NEVER ? NULL : &at;
-	long result;
-	if (host->has_waitv)
-		result = syscall(SYS_futex_waitv, list, n, 0, most, CLOCK_MONOTONIC);
-	else
-		result = syscall(SYS_futex, &host->kick, FUTEX_WAIT_BITSET | FUTEX_PRIVATE_FLAG, kick, most, NULL,
-		                 FUTEX_BITSET_MATCH_ANY);
-	if (result < 0 && errno == EFAULT)
+			list[n++] = wait_for_shared(&t->ledger->turn_bell, t->bell);
+	if (wait_on(host, list, n, until) == -EFAULT)
 		leave_out_cut(host);
 }
