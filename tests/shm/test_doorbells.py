@@ -1,5 +1,5 @@
 """We test these aspects of many doorbells: one thread hears all; each rings its own event, at once and again; one that
-rings for ever, is cut or goes keeps nobody else from being heard; without room for it a bell has its own thread."""
+rings for ever, is cut or goes keeps nobody else from being heard; there are as many threads as the bells need."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ def heard(event: int) -> None:
 
 @pytest.fixture
 def bells():
+    before = threading.active_count()
     bells = Doorbells()
     yield bells
     bells.close()
-    assert bells._thread is None or not bells._thread.is_alive()
+    assert threading.active_count() == before
 
 
 @pytest.fixture
@@ -109,11 +110,11 @@ def test_a_ledger_that_is_cut_stays_ready_and_the_others_are_heard(many):
     heard(many[2][2])
 
 
-def test_a_page_that_is_gone_while_it_sleeps(many, bells):
+def test_a_page_that_is_gone_while_it_sleeps(many):
     """The kernel cannot sleep on the list then: the one is found and left out."""
-    tenant, _, event = many[0]
+    tenant, watched, event = many[0]
     os.ftruncate(tenant.fd, 0)
-    bells._drop_cut()
+    watched._bells[1].listener._drop_cut()
     assert ready(event)
     many[1][0].take(1)
     heard(many[1][2])
@@ -128,12 +129,44 @@ def test_one_that_went_is_not_listened_to(many, bells):
     assert not ready(event, seconds=0)
 
 
-@pytest.mark.parametrize("why", ["old kernel", "too many"])
-def test_without_room_a_thread_of_its_own_listens(tenant, monkeypatch, why):
-    if why == "old kernel":
-        monkeypatch.setattr(doorbells, "is_supported", lambda: False)
-    else:
-        monkeypatch.setattr(doorbells, "BELLS_MAX", 0)
+def test_more_bells_than_one_sleep_takes(tmp_path, bells, monkeypatch):
+    """Another thread listens to those beyond, for as long as there are any; room that was left is taken again."""
+    monkeypatch.setattr(doorbells, "BELLS_MAX", 2)
+    before = threading.active_count()
+    found = []
+    for number in range(5):
+        create_ledger(tmp_path / str(number), [UUID])
+        tenant, watched = Tenant(tmp_path / str(number)), WatchedLedger(tmp_path / str(number))
+        found.append((tenant, watched, watched.start_doorbell(bells)))
+        heard(found[-1][2])
+    assert threading.active_count() == before + 3
+    for tenant, _, event in found:
+        tenant.take(1)
+        heard(event)
+    for _, watched, event in found[3:]:
+        watched.close()
+        os.close(event)
+    assert threading.active_count() == before + 2
+    found[2][0].take(2)
+    heard(found[2][2])
+    again = WatchedLedger(tmp_path / "4")
+    event = again.start_doorbell(bells)
+    assert threading.active_count() == before + 2
+    heard(event)
+    found[4][0].take(2)
+    heard(event)
+    again.close()
+    os.close(event)
+    for _, watched, event in found[:3]:
+        watched.close()
+        os.close(event)
+    for tenant, _, _ in found:
+        tenant.close()
+    assert threading.active_count() == before
+
+
+def test_on_an_old_kernel_a_thread_of_its_own_listens(tenant, monkeypatch):
+    monkeypatch.setattr(doorbells, "is_supported", lambda: False)
     bells = Doorbells()
     watched = WatchedLedger(tenant.path)
     event = watched.start_doorbell(bells)

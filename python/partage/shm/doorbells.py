@@ -1,11 +1,11 @@
-"""The doorbells of many ledgers, listened to by one thread: a hundred containers cost one sleep.
+"""The doorbells of many ledgers, listened to by few threads: a hundred containers cost one sleep.
 
 Owned by the node agent's watchers (`partage_plugin.monitor.hub`); a ledger that is watched alone has a thread of its
-own instead (`WatchedLedger.start_doorbell`). Each bell has an eventfd that becomes readable when it rings. A tenant may
-ring for ever: after each ring its bell is left alone for a moment, so that it neither keeps the thread awake nor the
-others from being heard. What can go wrong: a kernel without futex_waitv (before 5.16), or more bells than one sleep
-takes (127): `add` says so, and the caller listens in a thread of its own; a tenant that cuts its ledger (its event then
-stays ready, and it is listened to no more).
+own instead (`WatchedLedger.start_doorbell`). Each bell has an eventfd that becomes readable when it rings. A thread
+listens to as many bells as one sleep takes, and is there while it has any. A tenant may ring for ever: after each ring
+its bell is left alone for a moment, so that it neither keeps its thread awake nor the others from being heard. What can
+go wrong: a kernel without futex_waitv (before 5.16): `add` says so, and the caller listens in a thread of its own; a
+tenant that cuts its ledger (its event then stays ready, and it is listened to no more).
 """
 
 from __future__ import annotations
@@ -74,6 +74,14 @@ class _Bell:
     quiet_until: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """What `add` gives for `remove`: who listens, and the bell's number there."""
+
+    listener: _Listener
+    number: int
+
+
 def _value(fd: int, offset: int) -> int | None:
     """Return what a bell's word is now; None where the file is cut."""
     data = os.pread(fd, _WORD.size, offset)
@@ -81,40 +89,73 @@ def _value(fd: int, offset: int) -> int | None:
 
 
 class Doorbells:
-    """Bells by handle. Any thread may `add` and `remove`; `close` ends the listening."""
+    """Bells by handle. One thread at a time may `add`, `remove` and `close`."""
 
     def __init__(self) -> None:
-        self._bells: dict[int, _Bell] = {}
-        self._handles = 0
-        self._lock = threading.Lock()
-        self._kick: Any = ffi.new("uint32_t *")
-        self._closing = False
-        self._thread: threading.Thread | None = None
+        self._listeners: list[_Listener] = []
         self._is_supported = is_supported()
 
-    def add(self, address: int, fd: int, offset: int, event: int) -> int | None:
+    def add(self, address: int, fd: int, offset: int, event: int) -> Handle | None:
         """Let the bell at `address`, which is also at `offset` of `fd`, make `event` readable at each ring from now on.
 
         Return its handle for `remove`; None where it cannot be listened to here. Address and descriptors are the
         caller's and must stay until then.
         """
         seen = _value(fd, offset)
-        with self._lock:
-            if seen is None or not self._is_supported or self._closing or len(self._bells) >= BELLS_MAX:
-                return None
-            self._handles += 1
-            self._bells[self._handles] = _Bell(address, fd, offset, event, seen)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._listen, name="doorbells", daemon=True)
-                self._thread.start()
-            handle = self._handles
-        self._wake()
-        return handle
+        if seen is None or not self._is_supported:
+            return None
+        listener = next((one for one in self._listeners if one.count < BELLS_MAX), None)
+        if listener is None:
+            listener = _Listener()
+            self._listeners.append(listener)
+        return Handle(listener, listener.add(_Bell(address, fd, offset, event, seen)))
 
-    def remove(self, handle: int) -> None:
+    def remove(self, handle: Handle) -> None:
         """Listen to it no longer: when this returns, nothing of it is touched any more."""
+        listener = handle.listener
+        listener.remove(handle.number)
+        if listener.count == 0 and listener in self._listeners:
+            self._listeners.remove(listener)
+            listener.close()
+
+    def close(self) -> None:
+        """End all threads."""
+        for listener in self._listeners:
+            listener.close()
+        self._listeners.clear()
+
+
+class _Listener:
+    """A thread with the bells that it sleeps on."""
+
+    def __init__(self) -> None:
+        self._bells: dict[int, _Bell] = {}
+        self._numbers = 0
+        self._lock = threading.Lock()
+        self._kick: Any = ffi.new("uint32_t *")
+        self._closing = False
+        self._thread = threading.Thread(target=self._listen, name="doorbells", daemon=True)
+        self._thread.start()
+
+    @property
+    def count(self) -> int:
+        """How many bells it has."""
         with self._lock:
-            self._bells.pop(handle, None)
+            return len(self._bells)
+
+    def add(self, bell: _Bell) -> int:
+        """Listen to one more; return its number."""
+        with self._lock:
+            self._numbers += 1
+            self._bells[self._numbers] = bell
+            number = self._numbers
+        self._wake()
+        return number
+
+    def remove(self, number: int) -> None:
+        """Listen to it no longer."""
+        with self._lock:
+            self._bells.pop(number, None)
         self._wake()
 
     def close(self) -> None:
@@ -123,8 +164,7 @@ class Doorbells:
             self._closing = True
             self._bells.clear()
         self._wake()
-        if self._thread is not None:
-            self._thread.join()
+        self._thread.join()
 
     def _wake(self) -> None:
         with self._lock:

@@ -28,7 +28,7 @@ from partage.shm.files import OPEN_FLAGS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from partage.shm.doorbells import Doorbells
+    from partage.shm.doorbells import Doorbells, Handle
 
 SIZE: Final[int] = ffi.sizeof("struct ptg_ledger")
 UNIT: Final[int] = lib.PTG_UNIT
@@ -244,7 +244,7 @@ class WatchedLedger:
             half_made.pop_all()
         self._closing = False
         self._thread: threading.Thread | None = None
-        self._bells: tuple[Doorbells, int] | None = None  # who listens for us, under which handle
+        self._bells: tuple[Doorbells, Handle] | None = None  # who listens for us, under which handle
 
     def _open(self) -> None:
         if not locks.try_lock(self._fd, lib.PTG_LOCK_WATCH) and not self._sole:

@@ -76,7 +76,7 @@ def _read_device(fd: int, device: int, slots: list[int]) -> list[SlotTurn]:
     start = _TURNS + (device * lib.PTG_SLOTS + first) * _SIZE
     data = os.pread(fd, (slots[-1] - first + 1) * _SIZE, start)
     found = [_LINE.unpack_from(data, (slot - first) * _SIZE) for slot in slots]
-    return [SlotTurn(**dict(zip(_FIELDS, line, strict=True)) | {"degraded": bool(line[3])}) for line in found]
+    return [SlotTurn(busy, idle, want, bool(degraded), *rest) for busy, idle, want, degraded, *rest in found]
 
 
 def _defect(path: Path, value: object) -> LedgerError:
