@@ -289,13 +289,21 @@ def test_a_ledger_that_nobody_uses_is_looked_at_even_more_seldom_until_somebody_
     assert max(scene.pauses(120)) == pytest.approx(LOOK_LAST_S)
 
 
-def test_watchers_share_what_nvml_says_and_each_is_told_what_is_newer_than_its_last_look(tmp_path, scene):
-    charge_myself(scene, 100)
-    scene.nvml.seen = {os.getpid(): 100 * UNIT + GIB}
+@pytest.fixture
+def other(tmp_path, scene):
+    """Another hand-over beside `scene`, with the same clock and NVML."""
     create_ledger(tmp_path / "ledger-of-another", [UUID])
     (tmp_path / "another").mkdir()
     (tmp_path / "ledger-of-another").rename(tmp_path / "another" / "ledger")
-    other = Scene(tmp_path / "another", Tenant(tmp_path / "another" / "ledger"), None, scene)
+    made = Scene(tmp_path / "another", Tenant(tmp_path / "another" / "ledger"), None, scene)
+    yield made
+    made.close()
+    made.tenant.close()
+
+
+def test_watchers_share_what_nvml_says_and_each_is_told_what_is_newer_than_its_last_look(scene, other):
+    charge_myself(scene, 100)
+    scene.nvml.seen = {os.getpid(): 100 * UNIT + GIB}
     charge_myself(other, 50)
     for watched in (scene, other):
         watched.watcher.step()
@@ -312,8 +320,23 @@ def test_watchers_share_what_nvml_says_and_each_is_told_what_is_newer_than_its_l
     other.look()
     assert len(scene.nvml.asked) == known + 2, "an answer from before the charge is none"
     assert read_policy(other.path).devices[0].overhead == 50 * UNIT + GIB, "it is believed the second time"
-    other.close()
-    other.tenant.close()
+
+
+def test_where_nothing_changes_an_answer_of_some_seconds_ago_serves_another_watcher(scene, other):
+    for watched in (scene, other):
+        charge_myself(watched, 100)
+    for _ in range(60):
+        scene.clock.move(1)
+        for watched in (scene, other):
+            watched.watcher.step()
+    known = len(scene.nvml.asked)
+    scene.look()
+    scene.clock.move(3)
+    other.watcher.step()
+    assert len(scene.nvml.asked) == known + 1, "one answer serves both"
+    scene.clock.move(CORRECT_LAST_S)
+    other.watcher.step()
+    assert len(scene.nvml.asked) == known + 2, "it is too old now"
 
 
 def test_a_resize_by_somebody_else_survives_corrections(scene):

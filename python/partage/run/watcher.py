@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from partage.model import DeviceError, LedgerError
+from partage.model import DeviceError, LedgerError, PolicyError
 from partage.run.audit import SECOND_NS, Auditor
 from partage.run.processes import find_process, is_process_of
 from partage.shm import LatePolicy, Ledger, Policy, PolicyFile, Slot, WatchedLedger
@@ -48,7 +48,10 @@ LOOK_LAST_S: Final = 4.0  # where nothing changes
 LOOK_EMPTY_S: Final = 16.0  # and nobody is there who could exec or wipe
 CORRECT_EVERY_S: Final = 1.0  # while something changes: NVML costs milliseconds on a busy card
 CORRECT_LAST_S: Final = 8.0
-FRESH_S: Final = 1.0  # so old may NVML's answer be, where another watcher asked for it and nothing was heard since
+# So old may NVML's answer be, where another watcher asked for it and nothing was heard since: half of the time since
+# our last look, within these bounds.
+FRESH_S: Final = 1.0
+FRESH_LAST_S: Final = CORRECT_LAST_S / 2
 AUDIT_EVERY_S: Final = 1.0  # NVML's figure stands for a second
 AUDIT_LAST_S: Final = 4.0  # of a container that uses nothing: looks that are further apart are not compared
 SHUT_AGAIN_S: Final = 1.0  # a policy that could not be closed: a tenant may hold a lease on it
@@ -108,6 +111,7 @@ class Watcher:
         self._correct_in = CORRECT_FIRST_S
         self._correct_at = self._heard_at + self._correct_in
         self._corrected_at = 0.0
+        self._fresh = FRESH_S
         self._compared: Ledger | None = None
         self._words: dict[str, tuple[int, float]] = {}  # by device: what it was, and since when for sure
         self._read_at: dict[str, float] = {}  # by device: when the reading that was used last was begun
@@ -296,7 +300,9 @@ class Watcher:
 
     def _correct(self, before: Ledger) -> None:
         """Bring overhead and context estimate up to what NVML sees; skipped where a charge came in between."""
-        self._corrected_at = self._now()
+        begin = self._now()
+        self._fresh = min(max(FRESH_S, (begin - self._corrected_at) / 2), FRESH_LAST_S)
+        self._corrected_at = begin
         self._correct_at = self._corrected_at + self._correct_in
         self._correct_in = min(2 * self._correct_in, CORRECT_LAST_S)
         if self._usage is None:
@@ -326,7 +332,7 @@ class Watcher:
     def _young(self, uuid: str) -> float:
         """Return the moment after which a reading must begin to tell us something new about the ledger as it is."""
         _, same_since = self._words[uuid]
-        return max(same_since, self._heard_at, self._read_at.get(uuid, 0.0), self._corrected_at - FRESH_S)
+        return max(same_since, self._heard_at, self._read_at.get(uuid, 0.0), self._corrected_at - self._fresh)
 
     def _audit(self, snapshot: Ledger) -> None:
         """Compare the use that NVML sees with what the arbiter charged, where the container takes turns."""
@@ -362,11 +368,23 @@ class Watcher:
                 changes.update(overhead=settled, context=known)
             return policy.changed(uuid, overhead=settled, context=known)
 
-        self._policy.update(change)
+        if not self._is_said(uuid, settled, alone):
+            self._policy.update(change)
         if changes or settled != overhead or alone != context:
             self._hurry()
         if changes:
             log.debug("corrected", device=uuid, **changes)
+
+    def _is_said(self, uuid: str, overhead: int, alone: int | None) -> bool:
+        """Whether the policy is whole and says that already: nothing then waits for its lock."""
+        try:
+            present = self._policy.read().device(uuid)
+        except PolicyError:
+            return False
+        if present is None:
+            return True
+        smaller = alone is not None and (present.context is None or alone < present.context)
+        return present.overhead == overhead and not smaller
 
 
 def _context(snapshot: Ledger, index: int, real: dict[int, int]) -> int | None:
