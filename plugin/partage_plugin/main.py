@@ -3,25 +3,24 @@
 Pods that want seats fail while no agent is registered, and every node pays for the agent's memory: so what is loaded
 and kept, and how its threads take turns, is decided here, before the first import of the program itself (`program`,
 where the exit codes are told).
-Nothing can go wrong: a C library without `mallopt` keeps its own ways, and a limit that is not ours to raise stays.
+Nothing can go wrong: a limit that is not ours to raise stays.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import resource
 import sys
 from typing import TYPE_CHECKING, Final
 
 from partage._version import __version__
+from partage_plugin import heap
 from partage_plugin.hidden import hidden
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_M_ARENA_MAX: Final = -8  # of malloc.h
 _TURN_S: Final = 0.0005
 _DESCRIPTORS: Final = 1 << 20
 
@@ -32,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if list(arguments) == ["--version"]:
         sys.stdout.write(f"partage-plugin {__version__}\n")
         return 0
-    _share_heaps()
+    heap.share()
     _take_descriptors()
     sys.setswitchinterval(_TURN_S)  # kubelet waits for one of our threads: it never waits long for the others
     gc.disable()  # what is imported stays: looking for garbage among it, again and again, takes its time
@@ -41,12 +40,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     gc.freeze()
     gc.enable()
     return run(arguments)
-
-
-def _share_heaps() -> None:
-    """Let all threads share two heaps: each of our many threads would get one of its own, and keep it."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 2)
 
 
 def _take_descriptors() -> None:

@@ -29,6 +29,7 @@ from partage.sim.machine import machine_path
 from partage_plugin.agent import Agent, Choices
 from partage_plugin.calls import Calls
 from partage_plugin.configure import load, reload
+from partage_plugin.heap import keep_small
 from partage_plugin.kubepods import ClusterPods
 from partage_plugin.monitor.hub import Hub
 from partage_plugin.monitor.reader import Reader
@@ -89,8 +90,8 @@ class _World:
         driver = _driver(settings)
         if driver is not None:
             log.warning("no real driver is used: the cards are SIMULATED", libraries=str(driver))
-        clock = MonotonicClock()
-        calls = Calls(clock)
+        self._clock = clock = MonotonicClock()
+        self._calls = calls = Calls(clock)
         self._backend = NvidiaBackend(self._options.options, clock, driver)
         self._pods = ClusterPods(client, settings.node)
         self._reports = KubeReports(client, self._pods, settings.node, calls=calls)
@@ -132,6 +133,7 @@ class _World:
             tasks.create_task(self.agent.run(), name="agent")
             tasks.create_task(self._node.run(), name="node")
             tasks.create_task(self._sampler.run(), name="figures")
+            tasks.create_task(keep_small(self._clock, self._calls), name="heap")
             tasks.create_task(self._reload(hangup), name="settings")
             if self._settings.metrics.port:
                 tasks.create_task(self._serve(), name="pages")

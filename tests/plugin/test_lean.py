@@ -52,3 +52,32 @@ for limits in ((256, 4096), (4096, 4096)):
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200, check=True)
     assert done.stdout == "(4096, 4096)\n" * 2
+
+
+def test_what_was_used_is_given_back() -> None:
+    """Pieces that lie between others that stay: malloc keeps their pages until it is told."""
+    code = """
+import ctypes
+from partage_plugin import heap
+
+def resident():
+    fields = open("/proc/self/statm").read().split()
+    return (int(fields[1]) - int(fields[2])) * 4096
+
+heap.share()
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+pieces = []
+for _ in range(1000):
+    pieces.append(libc.malloc(64 << 10))
+    ctypes.memset(ctypes.c_void_p(pieces[-1]), 1, 64 << 10)
+    libc.malloc(64)
+full = resident()
+for piece in pieces:
+    libc.free(piece)
+kept = resident()
+heap.give_back()
+print(full - kept < 8 << 20, full - resident() > 32 << 20)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200, check=True)
+    assert done.stdout == "True True\n"
