@@ -151,3 +151,27 @@ def test_what_nvml_says_of_each_cards_use(tmp_path: Path) -> None:
     assert {tuple(figures) for figures in whole.values()} == {(0, 0, 0, 0)}, "nobody is on them"
     assert rest == [0, 1, 2, 4, 5, 6, 7]
     assert "was let go" in ended
+
+
+@pytest.mark.parametrize("answer", ["UNKNOWN", "NO_PERMISSION", "NOT_SUPPORTED"])
+def test_one_figure_that_nvml_does_not_give_costs_no_other(tmp_path: Path, answer: str) -> None:
+    rates, listing, memory = play(
+        tmp_path,
+        f"""
+        def seen():
+            now = world.backend.use().get(cards[3].uuid)
+            return None if now is None else [now.used is None, now.busy is None, now.processes is None]
+        for calls in (
+            ["nvmlDeviceGetUtilizationRates"],
+            [f"nvmlDeviceGet{{kind}}RunningProcesses_v{{at}}" for kind in ("Compute", "Graphics") for at in (2, 3)],
+            ["nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo_v2"],
+        ):
+            for call in calls:
+                faults.arm(there, call, "NVML_ERROR_{answer}", device=3, count=0)
+            found.append(await asyncio.to_thread(seen))
+            faults.clear(there)
+        """,
+    )
+    assert rates == [False, True, False]
+    assert listing == [False, False, True]
+    assert memory == ([True, False, False] if answer == "NOT_SUPPORTED" else None), "then the card does not answer"

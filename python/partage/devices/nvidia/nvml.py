@@ -114,16 +114,20 @@ class Nvml:
         return False
 
     def use(self, uuid: str) -> CardUse:
-        """Return what NVML says of the use of the device with this UUID; what it does not support is None."""
-        nothing = (pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound)
-        busy = memory_busy = used = None
+        """Return what NVML says of the use of the device with this UUID; what it does not say is None.
+
+        Raises DeviceError where it does not answer for the device's memory: then it answers for nothing.
+        """
+        busy = memory_busy = used = holders = None
         with self._card(uuid) as handle:
-            with contextlib.suppress(*nothing):
+            with contextlib.suppress(pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound):
                 used = _memory(handle)[2]
-            with contextlib.suppress(*nothing):
+            with contextlib.suppress(pynvml.NVMLError):
                 rates = pynvml.nvmlDeviceGetUtilizationRates(handle)
                 busy, memory_busy = rates.gpu * 10, rates.memory * 10
-            return CardUse(used, busy, memory_busy, _holders(handle))
+            with contextlib.suppress(pynvml.NVMLError):
+                holders = _holders(handle)
+        return CardUse(used, busy, memory_busy, holders)
 
     def processes(self, uuid: str) -> dict[int, int]:
         """Return pid -> bytes of device memory on the device with this UUID, for processes with a known amount."""
