@@ -111,7 +111,7 @@ class Agent:
         self._calls = calls or Calls(self._clock)
         self._places = places
         self._library = library
-        self._lock = OwnerLock(places.root, self._clock, f"node {choices.node}")
+        self._lock = OwnerLock(places.root, self._clock, f"node {choices.node}", places.plugins)
         self._store = Store(places.root)
         self._cdi = CdiDirectory(places.cdi)
         self._grants = Grants(choices.node)

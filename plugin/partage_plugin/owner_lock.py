@@ -4,11 +4,17 @@ So a rolling update may start the new agent beside the old one: it is ready to t
 until it ends, and never do two write the same hand-overs. The kernel drops the lock at death. What can go wrong: the
 holder is stopped (SIGSTOP): it is named in the log, and waited for. Somebody removes the file (what cleans /run does):
 whoever opens the next one would not meet us there, so the holder looks now and then (`keep`), and takes that too.
+
+And one agent a kubelet: two with roots of their own (one that a person starts beside the DaemonSet's) would take the
+registration from each other for ever, and open hand-overs of which kubelet told the containers other directories. They
+meet at the directory in which they register, on which the one that serves has an flock: files in it go with kubelet's
+start. Who cannot lock it goes on: what is wrong with it, registering tells.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 from typing import TYPE_CHECKING, Final
 
@@ -34,12 +40,14 @@ class OwnerLockError(PartageError):
 
 
 class OwnerLock:
-    """The right to serve the hand-overs below a root."""
+    """The right to serve the hand-overs below a root, and to register in kubelet's directory `plugins`."""
 
-    def __init__(self, root: Path, clock: Clock, name: str) -> None:
+    def __init__(self, root: Path, clock: Clock, name: str, plugins: Path | None = None) -> None:
         self._path = root / LOCK_FILE
         self._clock = clock
         self._name = name
+        self._plugins = plugins
+        self._plugins_fd = -1
         self._fd = -1
 
     @property
@@ -50,6 +58,11 @@ class OwnerLock:
     async def take(self) -> None:
         """Return once the lock is ours; raises OwnerLockError."""
         told = False
+        while self._plugins is not None and not self._take_plugins(self._plugins):
+            if not told:
+                log.warning("another agent serves; waiting for its end", lock=str(self._plugins))
+            told = True
+            await self._clock.sleep(AGAIN_S)
         while True:
             fd = self._open()
             with contextlib.ExitStack() as not_ours:
@@ -63,6 +76,20 @@ class OwnerLock:
                     log.warning("another agent serves; waiting for its end", lock=str(self._path), owner=_owner(fd))
                 told = True
             await self._clock.sleep(AGAIN_S)
+
+    def _take_plugins(self, plugins: Path) -> bool:
+        """Lock kubelet's directory; False where another agent has."""
+        with contextlib.ExitStack() as not_ours, contextlib.suppress(OSError):
+            plugins.mkdir(mode=0o755, parents=True, exist_ok=True)
+            fd = os.open(plugins, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            not_ours.callback(os.close, fd)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            not_ours.pop_all()
+            self._plugins_fd = fd
+        return True
 
     def keep(self) -> None:
         """Hold the file there is now, at which who comes meets us; raises OwnerLockError where another serves."""
@@ -98,9 +125,10 @@ class OwnerLock:
 
     def let_go(self) -> None:
         """Let a waiting successor serve."""
-        if self._fd >= 0:
-            os.close(self._fd)
-        self._fd = -1
+        for fd in (self._fd, self._plugins_fd):
+            if fd >= 0:
+                os.close(fd)
+        self._fd = self._plugins_fd = -1
 
 
 def _owner(fd: int) -> str:

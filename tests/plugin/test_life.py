@@ -332,6 +332,32 @@ def test_two_agents_at_once(tmp_path: Path) -> None:
     run(go())
 
 
+def test_k12_two_agents_with_other_settings_do_not_fight_over_the_registration(tmp_path: Path) -> None:
+    """They have nothing in common but kubelet: one serves, the other waits and takes over after it, as of one root."""
+
+    async def go() -> None:
+        world = World(tmp_path)
+        async with world.running() as old:
+            entry = await started(world, "u1", app=part(share(0, 8 * GI)))
+            world.places = replace(world.places, root=tmp_path / "other", cdi=tmp_path / "other-cdi")
+            new = world.make()
+            task = asyncio.create_task(new.run())
+            await until((tmp_path / "other").is_dir)
+            await world.kubelet.restart()
+            await world.kubelet.registered()
+            await world.kubelet.pre_start(entry)
+            assert (new.is_standby, new.is_ready, old.registrar is not None) == (True, True, True)
+            assert not (tmp_path / "other" / entry.name).exists()
+        await world.kubelet.start()
+        await world.kubelet.registered()
+        assert not new.is_standby
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await world.kubelet.stop()
+
+    run(go())
+
+
 @pytest.mark.parametrize("is_waiting", [True, False], ids=["waits-already", "comes-after"])
 def test_k12_two_agents_do_not_serve_at_once_where_the_lock_file_is_removed(tmp_path: Path, is_waiting: bool) -> None:
     """What cleans /run removes it, too: the one that serves is met at the next file, or has met another one there."""
