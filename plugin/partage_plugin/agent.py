@@ -316,7 +316,10 @@ class Agent:
             if change.gone or change.pod.is_over:
                 self._sweep_wanted.set()
             elif self.front is not None:
-                self.front.pod_changed(change.pod)
+                try:
+                    self.front.pod_changed(change.pod)
+                except Exception:  # a pod that has found a defect of ours ends nobody else's agent: logged in full
+                    log.exception("a pod's change cannot be followed", pod=change.pod.full_name, uid=change.pod.uid)
             if change.gone and self.front is not None:
                 self.front.forget([change.pod.uid])
 

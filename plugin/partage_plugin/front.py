@@ -275,6 +275,8 @@ class SharesFront:
                 await self._open(claim)
             except Refused as refusal:
                 log.warning("not rebuilt", hand_over=claim.name, pod=claim.pod.full_name, error=str(refusal))
+            except Exception:  # a pod that has found a defect of ours keeps no other from its devices: logged in full
+                log.exception("not rebuilt", hand_over=claim.name, pod=claim.pod.full_name)
         self._adopt_strays()
         if self._is_behind:
             self._catch_up()

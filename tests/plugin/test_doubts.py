@@ -26,12 +26,14 @@ from partage_plugin.refusal import Refused
 from tests.plugin.test_hami_pods import twin
 from tests.plugin.test_handover import refused, run
 from tests.plugin.test_life import policy, started, until
-from tests.plugin.world import CARDS, GI, World, card, grant_text, part, pod_of, share
+from tests.plugin.world import CARDS, GI, Cards, World, card, grant_text, part, pod_of, share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from partage.devices.backend import Enforcement
+    from partage.model.grant import Mode
     from partage.shm import Policy
 
 
@@ -278,6 +280,38 @@ def test_k09_a_lease_on_the_library_keeps_no_other_container_from_starting(tmp_p
                 assert os.read(fd, 100).decode() == f"{names.CONTAINER_LIBRARY}\n"
                 os.close(fd)
             await world.kubelet.stop()
+
+    run(go())
+
+
+# ---- a defect of ours ------------------------------------------------------------------------------------------------
+
+
+def test_k09_a_defect_that_one_pod_has_found_ends_nobody_elses_agent(tmp_path: Path) -> None:
+    """Neither when its grant changes nor when an agent comes: it goes on with what it has, all others as ever."""
+
+    class Defective(Cards):
+        def enforcement(self, mode: Mode) -> Enforcement:
+            if mode == "timeslice":
+                message = "a defect"
+                raise ValueError(message)
+            return super().enforcement(mode)
+
+    async def go() -> None:
+        world = World(tmp_path)
+        world.backend = Defective()
+        async with world.running():
+            entry = await started(world, "u1", app=part(share(0, GI)))
+            found = grant_text("u1", gen=2, app=part(share(0, 2 * GI), mode="timeslice"))
+            await world.pods.put(pod_of("u1", text=found, app=part()))
+            beside = await started(world, "u2", app=part(share(0, GI)))
+        await world.kubelet.start()
+        async with world.agent() as agent:
+            await world.kubelet.registered()
+            assert set(agent.desk.held) == {entry.name, beside.name}
+            assert policy(world, entry).devices[0].memory == GI
+            await started(world, "u3", app=part(share(0, GI)))
+        await world.kubelet.stop()
 
     run(go())
 
