@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from partage.configuration import Change, Key, Layout, Reloaded, put
 from partage.model import UsageError, names
+from partage.model.units import whole_number
 from partage_plugin.nvidia_options import nvidia_options
 from partage_plugin.settings import Settings
 
@@ -98,9 +99,13 @@ def _nvidias_variables(document: dict[str, Any], environ: Mapping[str, str]) -> 
         return
     words = {part.strip() for part in off.split(",")} - {""}
     default = next(key.default for key in keys() if key.name == "nvidia.health.ignoredXids")
-    ignored = set(default) | {int(word) for word in words if word.isdecimal()}
+    ignored = set(default) | _numbers(words)
     wanted = {part.strip() for part in on.split(",")} - {""}
-    ignored -= {int(word) for word in wanted if word.isdecimal()}
+    ignored -= _numbers(wanted)
     put(document, ("nvidia", "health", "ignoredXids"), [] if wanted & {"all", "xids"} else sorted(ignored))
     if words & {"all", "xids"} and not wanted:
         put(document, ("nvidia", "health", "watchXids"), value=False)
+
+
+def _numbers(words: set[str]) -> set[int]:
+    return {number for word in words if (number := whole_number(word)) is not None}

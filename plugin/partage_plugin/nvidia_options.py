@@ -64,9 +64,10 @@ def _hami(settings: Settings) -> NodeConfig:
         text = Path(source).read_bytes()
     except FileNotFoundError:
         return NodeConfig()
-    except OSError as error:
+    except (OSError, ValueError) as error:  # the latter for what is no path
         step = "make it readable, or leave nvidia.hamiNodeConfig empty"
-        raise UsageError(source, error.strerror or error, "HAMi's node configuration file", step) from error
+        value = (error.strerror if isinstance(error, OSError) else None) or error
+        raise UsageError(source, value, "HAMi's node configuration file", step) from error
     allowed = settings.oversubscription == "allowed"
     return parse_node_config(text, node=settings.node, source=source, allow_oversub=allowed)
 
