@@ -10,6 +10,7 @@ import json
 import time
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -217,9 +218,13 @@ def test_the_agents_rights_are_enough_and_no_more(plane: Cluster, tmp_path: Path
                 assert caught.value.status == 403, caught.value
 
     # The API server takes a moment to take policies; its answer is the same with and without, but for the last label.
-    denied = {"metadata": {"labels": {"other": "1"}}}
     agent = plane.as_account("partage-agent", pod=bound)
-    until_refused(lambda: agent.patch("nodes", "n1", denied), "agent changes other")
+    numbers = count()  # one that was taken changes nothing when it is sent again, and is refused by nobody
+
+    def denied() -> object:
+        return agent.patch("nodes", "n1", {"metadata": {"labels": {"other": str(next(numbers))}}})
+
+    until_refused(denied, "agent changes other")
     plane.api.patch("nodes", "n1", {"metadata": {"labels": {"other": None}}})
     asyncio.run(play())
 
