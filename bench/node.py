@@ -49,6 +49,7 @@ CONTAINERS = 100
 GI = 1 << 30
 TICKS = os.sysconf("SC_CLK_TCK")
 PATIENCE_S = 60.0
+QUIET_S = 3.0
 SETTLED_S = 20.0  # after it the agent looks at a program that does nothing as seldom as it ever does
 
 
@@ -217,6 +218,13 @@ class Scene:
             raise SystemExit("node: the program that holds memory did not start")
         return holder
 
+    async def told(self) -> None:
+        """Return once nothing is written any more of the containers that came: it comes at so much a second."""
+        known = -1
+        while known != len(self.api.writes):
+            known = len(self.api.writes)
+            await asyncio.sleep(QUIET_S)
+
     def computed(self) -> float:
         """Return the seconds for which the agent's threads have run, to the nanosecond."""
         assert self.agent is not None
@@ -291,7 +299,7 @@ async def measure(scene: Scene, idle: float, churn: int, crowd: int) -> list[Row
     await until(lambda: len(scene.kubelet.requests) > registered, "registered again", scene.log)
     rows.append(Row("registered again after kubelet.sock is new", (time.monotonic() - begin) * 1e3, "ms", 200))
     await scene.kubelet.registered()
-    await asyncio.sleep(2)
+    await scene.told()
     rows += await idle_through(scene, idle, "100 containers")
     with_process = [await scene.holder(entry.name) for entry in scene.kubelet.entries[:crowd]]
     await asyncio.sleep(SETTLED_S)
