@@ -66,7 +66,7 @@ class NodeAgent:
 
     def __post_init__(self) -> None:
         node = self.cluster.node
-        self.disk = node.directory / "agent"  # what a reboot keeps
+        self.disk = node.directory / f"agent-{self.profile}"  # what a reboot keeps
         self.root = node.volatile / "partage"
         self.sim = self.disk / "sim"
         self.disk.mkdir(exist_ok=True)
