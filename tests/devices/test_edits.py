@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from structlog.testing import capture_logs
 
+from partage.devices.nvidia import cdi_specs
 from partage.devices.nvidia.cards import RawCard
 from partage.devices.nvidia.driver_files import PLACES, absent_extras
 from partage.devices.nvidia.edits import ordinals, real_edits
@@ -200,6 +202,18 @@ def test_the_nodes_spec_is_copied_without_its_hooks(root: Path) -> None:
     assert at[library] == library
     assert at["/usr/lib64/libcuda.so.1"] == library, "what a hook would have linked is mounted"
     assert at["/usr/local/nvidia/lib64/libcuda.so"] == library
+
+
+def test_what_is_wrong_with_a_spec_is_said_once(root: Path) -> None:
+    """Every card is looked for in it at every look for cards, twice a minute."""
+    (root / "cdi-a").mkdir(exist_ok=True)
+    (root / "cdi-a" / "nvidia.yaml").write_text("kind: nvidia.com/gpu\ndevices: [{name: ]")
+    (root / "cdi-a" / "large.json").write_text(" " * (5 << 20))
+    (root / "cdi-a" / "gone.json").symlink_to(root / "nowhere")
+    with capture_logs() as said:
+        for _ in range(3):
+            assert list(cdi_specs.find([root / "cdi-a"], ["0"])) == []
+    assert sorted(Path(line["spec"]).name for line in said) == ["gone.json", "large.json", "nvidia.yaml"]
 
 
 @pytest.mark.parametrize(("by_index", "node"), [(False, "GPU-0"), (True, "0")])

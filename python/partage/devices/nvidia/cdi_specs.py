@@ -91,8 +91,8 @@ def _specs(directory: Path) -> Iterable[tuple[Path, _Spec]]:
         try:
             found = path.stat()
             spec = _read(path, (found.st_ino, found.st_mtime_ns, found.st_size))
-        except (OSError, ValueError, msgspec.MsgspecError, RecursionError) as error:
-            log.warning("a CDI spec is left out", spec=str(path), error=str(error))
+        except OSError as error:
+            _say_left_out(path, str(error))
             continue
         if spec is not None:
             yield path, spec
@@ -100,15 +100,29 @@ def _specs(directory: Path) -> Iterable[tuple[Path, _Spec]]:
 
 @functools.lru_cache(maxsize=32)
 def _read(path: Path, stamp: tuple[int, int, int]) -> _Spec | None:
-    """Return the spec in a file; None where it is of another kind. `stamp`: the file has not changed since."""
+    """Return the spec in a file; None where it is of another kind or none. `stamp`: the file has not changed since.
+
+    Each card is looked for at each look for cards, so what is wrong with a file is found, and said, once.
+    """
     if stamp[2] > _SIZE_MAX:
-        raise ValueError(f"over {_SIZE_MAX} bytes")
+        _say_left_out(path, f"over {_SIZE_MAX} bytes")
+        return None
     text = path.read_bytes()
     if KIND.encode() not in text:
         return None
-    document = msgspec.json.decode(text) if path.suffix == ".json" else msgspec.yaml.decode(text)
-    spec = msgspec.convert(document, _Spec)
+    try:
+        document = msgspec.json.decode(text) if path.suffix == ".json" else msgspec.yaml.decode(text)
+        spec = msgspec.convert(document, _Spec)
+    except (ValueError, msgspec.MsgspecError, RecursionError) as error:
+        _say_left_out(path, str(error))
+        return None
     return spec if spec.kind == KIND else None
+
+
+@functools.lru_cache(maxsize=32)
+def _say_left_out(path: Path, error: str) -> None:
+    """Log it, once."""
+    log.warning("a CDI spec is left out", spec=str(path), error=error)
 
 
 def _copied(edits: _Edits) -> ContainerEdits:
