@@ -11,7 +11,7 @@ from partage.cli.demo_compute import Part
 pytest.importorskip("numba", reason="the demo's tenants are not installed: pip install 'partage[demo]'")
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 def test_the_demo_holds_its_promises(machine):
     result = machine.partage("demo")
     assert result.returncode == 0, result.stdout + result.stderr
