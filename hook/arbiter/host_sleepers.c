@@ -181,10 +181,11 @@ void sleepers_remove(struct tenant *t)
 	pthread_mutex_lock(&s->lock);
 	s->end = s->nbells == 1;
 	tell(s);
-	unsigned i = 0;
-	while (s->bell[i].word != &t->ledger->turn_bell)
-		i++;
-	s->bell[i] = s->bell[--s->nbells];
+	for (unsigned i = 0; i < s->nbells; i++)
+		if (s->bell[i].word == &t->ledger->turn_bell) {
+			s->bell[i] = s->bell[--s->nbells];
+			break;
+		}
 	pthread_mutex_unlock(&s->lock);
 	if (s->nbells == 0)
 		sleeper_free(s);

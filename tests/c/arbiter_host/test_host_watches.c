@@ -115,7 +115,7 @@ static void test_a_listing_that_fails(void)
 	struct ptg_host *host = world_host(&w, PTG_HOST_FOREVER, 0);
 	struct hand before = runs(&w, "before");
 	for (int i = 0; i < 3; i++) {
-		char name[16];
+		char name[32];
 		snprintf(name, sizeof name, "after%d", i);
 		no_listing = EMFILE;
 		struct hand h = runs(&w, name);
