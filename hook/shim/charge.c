@@ -79,8 +79,10 @@ static bool add(struct vgpu_state *s, int index, uint32_t units, bool first_free
 	struct ptg_bound bound = {.limit = device->memory, .overhead = device->overhead, .first_free = first_free};
 	if (__builtin_expect(ptg_add(s->ledger.map, (unsigned)index, s->slot, units, &bound), 1))
 		return true;
-	return vgpu_slot_any_other(&s->ledger, s->slot) && vgpu_slot_reclaim(&s->ledger, s->slot, UINT_MAX) > 0 &&
-	       ptg_add(s->ledger.map, (unsigned)index, s->slot, units, &bound);
+	if (vgpu_slot_any_other(&s->ledger, s->slot))
+		vgpu_slot_reclaim(&s->ledger, s->slot, UINT_MAX);
+	/* Also where we gave nothing back: a peer may have done so since we saw that there is no room. */
+	return ptg_add(s->ledger.map, (unsigned)index, s->slot, units, &bound);
 }
 
 static uint32_t used_units(const struct vgpu_state *s, int index)

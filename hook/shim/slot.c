@@ -10,6 +10,8 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 static uint32_t state_of(const struct ptg_slot *slot)
 {
@@ -83,6 +85,8 @@ static void free_slot(struct ptg_ledger *map, uint32_t index)
 }
 
 enum seen { ALIVE, FREED, NOBODY };
+#define GOING_WAITS 50 /* in one sweep: who is gone and whose lock somebody keeps for good holds nobody up for long */
+#define GOING_NS    100000
 
 static enum seen reclaim_one(struct ptg_ledger *map, int fd, uint32_t index, struct vgpu_identity *self)
 {
@@ -103,15 +107,35 @@ static enum seen reclaim_one(struct ptg_ledger *map, int fd, uint32_t index, str
 	return seen;
 }
 
+/* Whether a slot whose lock is held is a dead process's all the same: a peer is giving it back this moment, or the kernel
+ * still has what was mapped. Only pids of our own namespace tell. */
+static bool is_going(const struct ptg_ledger *map, uint32_t own, uint32_t index)
+{
+	const struct ptg_slot *slot = &map->slot[index];
+	if (own >= PTG_SLOTS || state_of(slot) != PTG_SLOT_USED || slot->pid <= 0 ||
+	    slot->pid_ns != map->slot[own].pid_ns)
+		return false;
+	int saved = errno;
+	bool gone = syscall(SYS_kill, (long)slot->pid, 0L) != 0 && errno == ESRCH;
+	errno = saved;
+	return gone;
+}
+
 unsigned vgpu_slot_reclaim(struct vgpu_ledger *ledger, uint32_t own, unsigned most_alive)
 {
 	struct vgpu_identity self = {0};
-	unsigned freed = 0, alive = 0;
+	unsigned freed = 0, alive = 0, waits = 0;
 	int fd = vgpu_ledger_fd(ledger);
 	for (uint32_t i = 0; fd >= 0 && i < vgpu_slot_high(ledger->map) && alive < most_alive; i++) {
 		if (i == own)
 			continue;
 		enum seen seen = reclaim_one(ledger->map, fd, i, &self);
+		/* Its memory is there in a moment: who asks for it is not refused for that. */
+		while (seen == ALIVE && waits < GOING_WAITS && is_going(ledger->map, own, i)) {
+			waits++;
+			vgpu_pause_ns(GOING_NS);
+			seen = reclaim_one(ledger->map, fd, i, &self);
+		}
 		alive += seen == ALIVE;
 		freed += seen == FREED;
 	}

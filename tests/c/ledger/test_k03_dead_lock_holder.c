@@ -1,6 +1,7 @@
 /* K03, C015, C017: whoever holds the ledger's set-up lock is killed with it, while peers that start wait for it, again and
  * again and also in the middle of making the file. Every peer gets through and is held to the limit; what the dead one
- * had is given back and counted; and a slot that names a living process which never was its owner keeps nobody waiting.
+ * had is given back, once, and nobody who asks meanwhile is refused; a slot that names a living process which never was its
+ * owner keeps nobody waiting.
  */
 #include "world.h"
 
@@ -103,6 +104,18 @@ static void somebody_elses_number(void)
 	scene("all of it can be had", takes_all);
 }
 
+/* All find that there is no room, one of them gives the dead one's memory back: the others have it, too. */
+static void all_at_once(void)
+{
+	pid_t pid[PEERS];
+	for (int round = 0; round < 3 * ROUNDS; round++) {
+		struct actor dead = actor_start(takes_all);
+		actor_kill(&dead);
+		start_peers(pid);
+		end_peers(pid, "what a dead process had is given back");
+	}
+}
+
 int main(void)
 {
 	world_begin();
@@ -111,5 +124,6 @@ int main(void)
 	killed_with_the_lock();
 	counted();
 	somebody_elses_number();
+	all_at_once();
 	return 0;
 }
