@@ -79,8 +79,9 @@ static bool add(struct vgpu_state *s, int index, uint32_t units, bool first_free
 	struct ptg_bound bound = {.limit = device->memory, .overhead = device->overhead, .first_free = first_free};
 	if (__builtin_expect(ptg_add(s->ledger.map, (unsigned)index, s->slot, units, &bound), 1))
 		return true;
-	if (vgpu_slot_any_other(&s->ledger, s->slot))
-		vgpu_slot_reclaim(&s->ledger, s->slot, UINT_MAX);
+	if (!vgpu_slot_any_other(&s->ledger, s->slot))
+		return false;
+	vgpu_slot_reclaim(&s->ledger, s->slot, UINT_MAX);
 	/* Also where we gave nothing back: a peer may have done so since we saw that there is no room. */
 	return ptg_add(s->ledger.map, (unsigned)index, s->slot, units, &bound);
 }

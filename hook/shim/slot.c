@@ -87,6 +87,7 @@ static void free_slot(struct ptg_ledger *map, uint32_t index)
 enum seen { ALIVE, FREED, NOBODY };
 #define GOING_WAITS 50 /* in one sweep: who is gone and whose lock somebody keeps for good holds nobody up for long */
 #define GOING_NS    100000
+#define GOING_EVERY 1000000 /* ns between two sweeps that ask: who is refused again and again need not pay for it */
 
 static enum seen reclaim_one(struct ptg_ledger *map, int fd, uint32_t index, struct vgpu_identity *self)
 {
@@ -121,17 +122,31 @@ static bool is_going(const struct ptg_ledger *map, uint32_t own, uint32_t index)
 	return gone;
 }
 
+/* Whether this sweep asks for those that are going, at its first slot that is held. */
+static bool asks_for_going(void)
+{
+	static uint64_t asked_at;
+	uint64_t now = vgpu_now_ns();
+	if (now - __atomic_load_n(&asked_at, __ATOMIC_RELAXED) < GOING_EVERY)
+		return false;
+	__atomic_store_n(&asked_at, now, __ATOMIC_RELAXED);
+	return true;
+}
+
 unsigned vgpu_slot_reclaim(struct vgpu_ledger *ledger, uint32_t own, unsigned most_alive)
 {
 	struct vgpu_identity self = {0};
 	unsigned freed = 0, alive = 0, waits = 0;
+	bool asks = false;
 	int fd = vgpu_ledger_fd(ledger);
 	for (uint32_t i = 0; fd >= 0 && i < vgpu_slot_high(ledger->map) && alive < most_alive; i++) {
 		if (i == own)
 			continue;
 		enum seen seen = reclaim_one(ledger->map, fd, i, &self);
+		if (seen == ALIVE && alive == 0 && own < PTG_SLOTS)
+			asks = asks_for_going();
 		/* Its memory is there in a moment: who asks for it is not refused for that. */
-		while (seen == ALIVE && waits < GOING_WAITS && is_going(ledger->map, own, i)) {
+		while (seen == ALIVE && asks && waits < GOING_WAITS && is_going(ledger->map, own, i)) {
 			waits++;
 			vgpu_pause_ns(GOING_NS);
 			seen = reclaim_one(ledger->map, fd, i, &self);
