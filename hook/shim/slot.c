@@ -87,7 +87,7 @@ static void free_slot(struct ptg_ledger *map, uint32_t index)
 enum seen { ALIVE, FREED, NOBODY };
 #define GOING_WAITS 50 /* in one sweep: who is gone and whose lock somebody keeps for good holds nobody up for long */
 #define GOING_NS    100000
-#define GOING_EVERY 1000000 /* ns between two sweeps that ask: who is refused again and again need not pay for it */
+#define GOING_EVERY 100000000 /* ns between two sweeps that ask: who is refused again and again need not pay for it */
 
 static enum seen reclaim_one(struct ptg_ledger *map, int fd, uint32_t index, struct vgpu_identity *self)
 {
