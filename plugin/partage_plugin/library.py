@@ -129,9 +129,13 @@ def _put(path: Path, content: bytes, mode: int) -> None:
     log.info("installed", file=str(path), size=len(content))
 
 
+def _opener(path: str, flags: int) -> int:
+    return os.open(path, flags | OPEN_FLAGS)
+
+
 def _content(path: Path) -> bytes:
     """Return what is in a file; one under a lease is not waited for (BlockingIOError)."""
-    with open(os.open(path, os.O_RDONLY | OPEN_FLAGS), "rb") as file:  # noqa: PTH123 -- a descriptor
+    with open(path, "rb", opener=_opener) as file:
         return file.read()
 
 

@@ -15,7 +15,7 @@ from partage.shm import read_policy
 from partage_plugin.kubelet.checkpoint import CheckpointError, CheckpointFile
 from partage_plugin.proto.deviceplugin.v1beta1 import api_pb2
 from tests.plugin.kubelet import HANG_S, RESOURCE, Kubelet
-from tests.plugin.test_handover import refused, run
+from tests.plugin.test_handover import held_open, refused, run
 from tests.plugin.world import GI, World, part, pod_of, share
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ def test_a_checkpoint_that_is_none_of_kubelets(tmp_path: Path, kind: str) -> Non
         finally:
             if kind == "fifo":
                 os.close(os.open(place, os.O_RDWR | os.O_NONBLOCK))  # lets go of who waits for a writer
+    assert str(place) not in held_open()
 
 
 def test_a_checkpoint_that_is_gone(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import os
 import shutil
 import stat
 import subprocess
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,6 +34,15 @@ def run(coroutine: Coroutine[object, object, None]) -> None:
             await coroutine
 
     asyncio.run(bounded())
+
+
+def held_open() -> list[str]:
+    """What this process has open, by name; what was removed has a word behind it."""
+    found = []
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # the one that this directory was read by, or another thread's
+            found.append(str(descriptor.readlink()))
+    return found
 
 
 def spec(world: World, entry: Entry) -> dict[str, object]:
@@ -129,6 +139,7 @@ def test_k08_a_library_that_somebody_removed_is_put_back_before_anything_starts(
                     await world.kubelet.pre_start(entry)
                 assert library.read_bytes() == world.library.read_bytes()
                 assert preload.read_text() == f"{names.CONTAINER_LIBRARY}\n"
+        assert not [name for name in held_open() if name.startswith(str(world.places.library))]
 
     run(go())
 

@@ -90,6 +90,10 @@ def is_name(text: str) -> bool:
     return _NAME.fullmatch(text) is not None
 
 
+def _opener(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # a FIFO in its place is not waited for
+
+
 class CheckpointFile:
     """The file in kubelet's device plugin directory; parsed again only where it is another one than before."""
 
@@ -102,9 +106,9 @@ class CheckpointFile:
     def read(self) -> Checkpoint:
         """Return what it says now; raises CheckpointError."""
         try:
-            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-            with open(fd, "rb") as file:  # noqa: PTH123 -- a descriptor
-                found = os.fstat(fd)
+            # An opener and no descriptor: of a directory in its place `open` closes what it has opened itself.
+            with open(self.path, "rb", opener=_opener) as file:
+                found = os.fstat(file.fileno())
                 if not stat.S_ISREG(found.st_mode) or found.st_size > SIZE_MAX:
                     value = f"{found.st_size} bytes, mode {found.st_mode:o}"
                     raise self._defect(value, f"a plain file of at most {SIZE_MAX} bytes", "see kubelet's log")
