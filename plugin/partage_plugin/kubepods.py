@@ -152,5 +152,7 @@ def _asks(container: Any) -> dict[str, int]:
 
 
 def _mounts(container: Any) -> tuple[str, ...]:
-    """Return where a container has volumes of its own."""
-    return tuple(mount.mountPath for mount in container.volumeMounts or ())
+    """Return where a container has something mounted that its spec asks for: kubelet's file for its last words, too."""
+    volumes = [mount.mountPath for mount in container.volumeMounts or ()]
+    devices = [device.devicePath for device in container.volumeDevices or ()]
+    return (*volumes, *devices, *filter(None, (container.terminationMessagePath,)))

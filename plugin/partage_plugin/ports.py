@@ -23,7 +23,7 @@ _OVER = frozenset({"Succeeded", "Failed"})
 
 @dataclass(frozen=True, slots=True)
 class PodContainer:
-    """One container of a pod's spec; `asks`: extended resource -> count, `mounts`: where it has its own volumes."""
+    """One container of a pod's spec; `asks`: extended resource -> count, `mounts`: where it has its own mounted."""
 
     name: str
     role: Role

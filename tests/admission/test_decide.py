@@ -280,15 +280,21 @@ def test_pods_with_shares_are_confined() -> None:
     ],
 )
 @pytest.mark.parametrize("confined", [True, False])
-def test_k09_no_volume_lies_over_what_holds_the_limit(path: str, place: str | None, confined: bool) -> None:
-    """The runtime mounts a pod's own volumes after ours: an empty file there would be the end of every limit."""
+@pytest.mark.parametrize("by", ["volumeMounts", "volumeDevices", "terminationMessagePath"])
+def test_k09_no_volume_lies_over_what_holds_the_limit(by: str, path: str, place: str | None, confined: bool) -> None:
+    """The runtime mounts what a pod asks for after ours: an empty file there would be the end of every limit.
+
+    Such a file is also what kubelet mounts for the message that a container leaves at its end.
+    """
     options = AdmissionOptions(ask=AskOptions(confined=confined))
-    mounts = [{"name": "v", "mountPath": "/data"}, {"name": "v", "mountPath": path}]
-    share = container(limits={GPU: 1, MEMORY: 1}, volumeMounts=mounts)
-    answer = ask(pod_of(share), options)
+    key = "mountPath" if by == "volumeMounts" else "devicePath"
+    volumes = [{"name": "v", key: "/data"}, {"name": "v", key: path}]
+    mounts = {by: path if by == "terminationMessagePath" else volumes}
+    answer = ask(pod_of(container(limits={GPU: 1, MEMORY: 1}, **mounts)), options)
     assert answer.allowed == (place is None)
     assert place is None or f"{place} is the library's" in answer.message
-    assert ask(pod_of(container(volumeMounts=mounts)), options).allowed, "without shares there is nothing to hold"
+    assert place is None or f"container app, {by}" in answer.message
+    assert ask(pod_of(container(**mounts)), options).allowed, "without shares there is nothing to hold"
 
 
 def test_runtime_class() -> None:

@@ -113,6 +113,15 @@ def test_the_preload_file_cannot_be_changed(box: Namespace) -> None:
     is_limited(box.exec("box", *GREEDY).stdout)
 
 
+def test_k09_kubelets_file_for_last_words_hides_no_limit(agent: NodeAgent, namespace: Namespace) -> None:
+    """Kubelet mounts an empty file where a container's spec wants its last words: no library would be loaded there."""
+    made = container("app", BOX, ["/greedy", str(MORE // MI)], limits=limits(LIMIT // MI, 0))
+    made["terminationMessagePath"] = "/etc/ld.so.preload"
+    agent.bound(namespace, pod("a", made), app=agent.part(agent.share(CARD, LIMIT)))
+    assert "/etc/ld.so.preload is the library's" in namespace.wait_event("a", "LimitCovered")["message"]
+    assert namespace.get("a")["status"]["phase"] == "Pending"
+
+
 def test_a_mount_namespace_of_its_own(box: Namespace) -> None:
     """Who may make user namespaces covers the file; a runtime's default seccomp profile does not let it."""
     script = f"mount -o bind /dev/null /etc/ld.so.preload && {' '.join(GREEDY)}"

@@ -186,14 +186,14 @@ class Desk:
 
     @staticmethod
     def _check_mounts(claim: Claim) -> None:
-        """Refuse a container with a volume over what holds its limits; one that runs already is not looked at."""
+        """Refuse a container with a mount over what holds its limits; one that runs already is not looked at."""
         container = None if claim.may_run else claim.pod.container(claim.container)
         for path in () if container is None else container.mounts:
             place = guarded(path)
             if place is not None:
                 subject = f"container {claim.container!r} of {claim.pod.full_name}"
-                limit, step = f"{place} is the library's", "create the pod again with that volume mounted elsewhere"
-                raise Refused(COVERED, (subject, f"has a volume at {path}", limit, step))
+                limit, step = f"{place} is the library's", "create the pod again with that mounted elsewhere"
+                raise Refused(COVERED, (subject, f"has its own mounted at {path}", limit, step))
 
     def _part(self, claim: Claim, grant: Grant) -> ContainerGrant:
         subject = f"container {claim.container!r} of {claim.pod.full_name}"

@@ -24,9 +24,9 @@ _UNCONFINED: Final = frozenset({"ALL", "SYS_ADMIN"})
 def escapes(view: PodView, options: AskOptions) -> Iterator[Problem]:
     """Yield what makes a share mean nothing: privileged containers see every device node, and Windows has none.
 
-    So does a volume over what holds the limit. Where pods are to be confined, also the host's pids, by which root
-    reaches into others' containers, and SYS_ADMIN, which can mount over what holds the limit. The rest no administrator
-    can allow.
+    So does what a pod has mounted over what holds the limit. Where pods are to be confined, also the host's pids, by
+    which root reaches into others' containers, and SYS_ADMIN, which can mount over what holds the limit. The rest no
+    administrator can allow.
     """
     for container, _, _ in view.each():
         yield from privileged(container, f"container {container.name}", STEP)
@@ -49,13 +49,15 @@ def privileged(container: ContainerView, where: str, step: str) -> Iterator[Prob
 
 
 def covering(container: ContainerView) -> Iterator[Problem]:
-    """Yield the volumes of a container that would lie over what holds its limits."""
-    for mount in container.volume_mounts or ():
-        place = guarded(mount.mount_path)
+    """Yield what of a container would be mounted over what holds its limits."""
+    paths = [("volumeMounts", mount.mount_path) for mount in container.volume_mounts or ()]
+    paths += [("volumeDevices", device.device_path) for device in container.volume_devices or ()]
+    paths.append(("terminationMessagePath", container.termination_message_path or ""))
+    for field, path in paths:
+        place = guarded(path)
         if place is not None:
-            field = f"container {container.name}, volumeMounts"
-            accepted = f"{place} is the library's"
-            yield Problem(field, f"mountPath {cut(mount.mount_path)}", accepted, "mount it elsewhere")
+            where, accepted = f"container {container.name}, {field}", f"{place} is the library's"
+            yield Problem(where, f"a mount at {cut(path)}", accepted, "mount it elsewhere")
 
 
 def unconfined(container: ContainerView, where: str, options: AskOptions) -> Iterator[Problem]:

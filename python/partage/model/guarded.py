@@ -1,9 +1,10 @@
 """The places in a container where its limits are held: nothing of its own may be mounted there.
 
 A container runtime mounts what a pod's author asks for after what a device plugin answered, and over it where the path
-is the same: an empty file over the preload file would be the end of every limit. Asked by admission, so that the author
-hears of it, and by the node agent, which starts no such container whoever made its pod. Cannot fail. A directory above
-such a place does no harm, since deeper ones are mounted later.
+is the same: an empty file over the preload file would be the end of every limit. Not volumes alone: kubelet mounts an
+empty file for the message that a container leaves at its end, too, wherever its spec says. Asked by admission, so that
+the author hears of it, and by the node agent, which starts no such container whoever made its pod. Cannot fail. A
+directory above such a place does no harm, since deeper ones are mounted later.
 """
 
 from __future__ import annotations

@@ -59,6 +59,12 @@ class VolumeMountView(msgspec.Struct, frozen=True, rename="camel"):
     mount_path: str = ""
 
 
+class VolumeDeviceView(msgspec.Struct, frozen=True, rename="camel"):
+    """Where a container has a volume as a block device."""
+
+    device_path: str = ""
+
+
 class ContainerView(msgspec.Struct, frozen=True, rename="camel"):
     """One container."""
 
@@ -68,6 +74,8 @@ class ContainerView(msgspec.Struct, frozen=True, rename="camel"):
     restart_policy: str | None = None
     security_context: SecurityView | None = None
     volume_mounts: tuple[VolumeMountView, ...] | None = None
+    volume_devices: tuple[VolumeDeviceView, ...] | None = None
+    termination_message_path: str | None = None
 
 
 class AffinityTerm(msgspec.Struct, frozen=True, rename="camel"):
