@@ -35,8 +35,8 @@ def test_every_quota_in_base_units() -> None:
 def test_hamis_names_have_the_one_that_leaves_least() -> None:
     found = [line for line in figures(hami_names=True) if line.startswith("hami")]
     assert found == [
-        'hami_resource_quota_used{namespace="ns",quota_name="nvidia.com/gpucores",limit="250"} 30',
-        'hami_resource_quota_used{namespace="ns",quota_name="nvidia.com/gpumem",limit="5000"} 4000',
-        'hami_resource_quota_limit{namespace="ns",quota_name="nvidia.com/gpucores"} 250',
-        'hami_resource_quota_limit{namespace="ns",quota_name="nvidia.com/gpumem"} 5000',
+        'hami_resource_quota_used{zone="vGPU",namespace="ns",quota_name="nvidia.com/gpucores",limit="250"} 30',
+        'hami_resource_quota_used{zone="vGPU",namespace="ns",quota_name="nvidia.com/gpumem",limit="5000"} 4000',
+        'hami_resource_quota_limit{zone="vGPU",namespace="ns",quota_name="nvidia.com/gpucores"} 250',
+        'hami_resource_quota_limit{zone="vGPU",namespace="ns",quota_name="nvidia.com/gpumem"} 5000',
     ]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from partage.exposition import family
 from partage.model.share import CORES_MAX
+from partage.scheduler.metrics import ZONE
 from partage.scheduler.quota.meters import PREFIX
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def _hami(rows: list[_Row]) -> Iterator[Metric]:
     used: list[tuple[dict[str, str], Number]] = []
     hard: list[tuple[dict[str, str], Number]] = []
     for (namespace, resource), row in sorted(tightest.items()):
-        of, unit = {"namespace": namespace, "quota_name": resource}, row.meter.unit
+        of, unit = ZONE | {"namespace": namespace, "quota_name": resource}, row.meter.unit
         used.append((of | {"limit": str(row.hard // unit)}, row.used / unit))
         hard.append((of, row.hard / unit))
     yield family("hami_resource_quota_used", "gauge", "Used of a namespace's quota, in the resource's unit.", used)
