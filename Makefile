@@ -149,7 +149,7 @@ bench-smoke: build $(VENV)/.test cluster-setup
 	$(BIN)/python bench/scheduler.py --smoke --check
 
 # ---- documents ------------------------------------------------------------------------------------------------------------------
-docs: build $(VENV)/.demo
+docs: build $(VENV)/.test
 	$(BIN)/python tools/reference.py
 
 picture: build $(VENV)/.demo

@@ -3,9 +3,9 @@
 
 `cli.md` from the commands themselves, `agent.md`, `scheduler.md` and `webhook.md` from the programs' settings,
 `entry-points.md` from the class tables of hook/include/partage, `abi.md` from the headers beside them, `reasons.md`
-and `errors.md` from what says and raises them, `simulator-support.md` from the build's own list; and the schema of
-the chart's values, from all settings. Called by `make docs`; a test calls it with `--check`. What can go wrong:
-nothing was built, and then there is no list of what the simulator supports.
+and `errors.md` from what says and raises them, `metrics.md` from the programs' own pages, `simulator-support.md` from
+the build's own list; and the schema of the chart's values, from all settings. Called by `make docs`; a test calls it
+with `--check`. What can go wrong: nothing was built, and then there is no list of what the simulator supports.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import click
 import reference_abi
 import reference_agent
 import reference_errors
+import reference_metrics
 import reference_reasons
 import reference_scheduler
 import reference_webhook
@@ -164,6 +165,7 @@ def main(*, check: bool) -> int:
         "scheduler.md": reference_scheduler.page(NOTE),
         "webhook.md": reference_webhook.page(NOTE),
         "errors.md": reference_errors.page(NOTE),
+        "metrics.md": reference_metrics.page(NOTE),
         "reasons.md": reference_reasons.page(NOTE),
         "simulator-support.md": support_page(),
     }

@@ -5,33 +5,45 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
+from prometheus_client.parser import text_string_to_metric_families
 
 from partage.admission.server import Tally
-from partage_plugin.metrics import MetricsPage
-from tests.deploy.figures import scheduler_families
-from tests.plugin.test_metrics import FIGURES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-FILES = Path(__file__).resolve().parents[2] / "deploy" / "chart" / "partage" / "files"
+TOP = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(TOP / "tools"))
+
+from sample_figures import agent_page, scheduler_families  # noqa: E402
+
+FILES = TOP / "deploy" / "chart" / "partage" / "files"
 SERIES = re.compile(r"\b(?:partage|hami)_[a-z0-9_]+")
 
 
 def exported() -> set[str]:
     names = {
         line.partition("{")[0].partition(" ")[0]
-        for line in MetricsPage("n1").text(FIGURES).splitlines()
+        for line in agent_page().splitlines()
         if line and not line.startswith("#")
     }
     for family in [*Tally().families(), *scheduler_families()]:
         names |= {sample.name for sample in family.samples}
     return names
+
+
+def test_all_under_hamis_names_have_its_label() -> None:
+    families = [*text_string_to_metric_families(agent_page()), *scheduler_families()]
+    theirs = [one for one in families if not one.name.startswith("partage_")]
+    assert len(theirs) > 20
+    without = {one.name for one in theirs for sample in one.samples if sample.labels.get("zone") != "vGPU"}
+    assert without == set(), "HAMi has it on all series, and dashboards select by it"
 
 
 def expressions(value: Any, key: str) -> Iterator[str]:
