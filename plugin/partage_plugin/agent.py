@@ -38,6 +38,7 @@ from partage_plugin.ports import Clock, MonotonicClock
 from partage_plugin.safe import SafeMode
 from partage_plugin.shrinking import Shrinking
 from partage_plugin.sweep import Sweeper
+from partage_plugin.writing import Directory, Writing
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection
@@ -128,6 +129,10 @@ class Agent:
         self._shrinking = Shrinking(
             desk=self.desk, grants=self._grants, pods=pods, reports=reports, use=backend.use, place_of=place_of
         )
+        self.writing = Writing(
+            Directory(lambda: self._store.is_doubted, self._store.try_out),
+            Directory(lambda: self._cdi.is_doubted, self._cdi.try_out),
+        )
         self._sweep_wanted = asyncio.Event()
         self._plugin: DevicePlugin | None = None
         self.front: SharesFront | None = None
@@ -172,6 +177,7 @@ class Agent:
         """Serve until cancelled; raises PartageError where that cannot be."""
         self._store.open()
         library = Library(self._library, self._places.library)
+        self.writing.add(Directory(lambda: library.is_lost, library.ensure))
         try:
             await self._lock.take()
             async with asyncio.TaskGroup() as tasks:
@@ -232,7 +238,7 @@ class Agent:
         await self.tell_node()
 
     async def _follow_places(self, library: Library) -> None:
-        """End where what is written here reaches nobody any more: the next agent has the directories there are then."""
+        """Look whether all can be written; end where that reaches nobody: the next agent has what is there then."""
         while True:
             await self._clock.sleep(PLACES_EVERY_S)
             removed = self._places.removed()
@@ -241,6 +247,7 @@ class Agent:
                 raise LaunchError(str(removed), "was removed from the host", limit, step)
             self._lock.keep()
             library.keep()
+            self.writing.look()
 
     # ---- cards ---------------------------------------------------------------------------------------------------
 

@@ -59,9 +59,14 @@ class Library:
         self._files = install(source, directory)
         self.keep()
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether somebody removed a file of it."""
+        return absent((str(self._files.path), str(self._files.preload))) is not None
+
     def ensure(self) -> HostLibrary:
         """Return where its files lie, put back where somebody removed them; raises LaunchError."""
-        if absent((str(self._files.path), str(self._files.preload))) is not None:
+        if self.is_lost:
             log.warning("the library was removed; it is installed again", file=str(self._files.path))
             install(self._source, self._directory)
             self.keep()

@@ -56,4 +56,4 @@ def not_ready(agent: Agent, pods: ClusterPods) -> list[str]:
         reasons.append(f"another device plugin serves these cards: {foreign}" if foreign else "kubelet does not follow")
     if not pods.is_synced:
         reasons.append(f"pods are not known: {pods.problem}")
-    return reasons
+    return reasons + agent.writing.problems

@@ -18,11 +18,13 @@ from partage_plugin.handover.store import HandOverError
 from partage_plugin.kubelet.checkpoint import is_name
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from partage.devices.backend import ContainerEdits
 
 CDI_VERSION: Final = "0.5.0"  # the lowest that has all fields used here
+SIZE: Final = 4096  # bytes that a spec has about
 _PREFIX: Final = names.CDI_KIND.replace("/", "-") + "-"
 _SUFFIX: Final = ".json"
 
@@ -59,6 +61,21 @@ class CdiDirectory:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._largest = SIZE  # of the specs so far, in bytes
+        self._has_failed = True  # to write, the last time; nothing was written yet
+
+    @property
+    def is_doubted(self) -> bool:
+        """Whether it has to be tried out if specs can be written: nobody knows, or some could not."""
+        return self._has_failed or not os.access(self._path, os.W_OK)
+
+    def try_out(self) -> None:
+        """Write as much as a spec has and remove it; raises HandOverError, and leaves nothing."""
+        beside = self._path / f".{_PREFIX}tried"
+        with self._translated(self._path, beside, self._largest):
+            self._write(beside, bytes(self._largest))
+            beside.unlink()
+        self._has_failed = False
 
     def file_of(self, name: str) -> Path:
         """Return where the spec of a hand-over lies."""
@@ -71,16 +88,26 @@ class CdiDirectory:
         with contextlib.suppress(OSError):
             if target.read_bytes() == text:
                 return
-        try:
-            self._path.mkdir(mode=0o755, parents=True, exist_ok=True)
-            fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
-            with open(fd, "wb") as file:  # noqa: PTH123 -- a descriptor
-                file.write(text)
+        self._largest = max(self._largest, len(text))
+        with self._translated(target, beside, len(text)):
+            self._write(beside, text)
             beside.rename(target)
+
+    def _write(self, beside: Path, text: bytes) -> None:
+        self._path.mkdir(mode=0o755, parents=True, exist_ok=True)
+        fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        with open(fd, "wb") as file:  # noqa: PTH123 -- a descriptor
+            file.write(text)
+
+    @contextlib.contextmanager
+    def _translated(self, target: Path, beside: Path, size: int) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
+            self._has_failed = True
             with contextlib.suppress(OSError):
                 beside.unlink(missing_ok=True)
-            value = f"{error.strerror or error} ({len(text)} bytes)"
+            value = f"{error.strerror or error} ({size} bytes)"
             limit = "the directory from which the container runtime reads device specs"
             step = "free space there or remount it writable; kubelet asks again"
             raise HandOverError(str(target), value, limit, step) from error

@@ -48,6 +48,7 @@ class Store:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._whole: set[str] = set()  # whose policy and turns were good when looked into: only we write them
+        self._has_failed = True  # to write, the last time; nothing was written yet
 
     def open(self) -> None:
         """Make the root: ours alone to write, for all to read. Raises HandOverError."""
@@ -77,6 +78,19 @@ class Store:
             entry.remove()
             raise
         return entry
+
+    @property
+    def is_doubted(self) -> bool:
+        """Whether it has to be tried out if hand-overs can be made: nobody knows, or some could not."""
+        return self._has_failed or not os.access(self.root, os.W_OK)
+
+    def try_out(self) -> None:
+        """Make a hand-over and remove it; raises HandOverError, and leaves nothing."""
+        try:
+            self.remove(self.mint().name)
+        except HandOverError as error:
+            raise HandOverError(str(self.root), error.value, error.limit, error.step) from error
+        self._has_failed = False
 
     def ensure(self, name: str, *, may_run: bool = False) -> HandOver:
         """Make whatever of a hand-over is missing or spoilt, a closed policy included; raises HandOverError.
@@ -198,6 +212,7 @@ class Store:
         try:
             yield
         except OSError as error:
+            self._has_failed = True
             limit = "a directory that its owner, root, can write"
             step = "free space or memory (`df`), or remount it writable; kubelet asks again"
             raise HandOverError(str(path), error.strerror or error, limit, step) from error
