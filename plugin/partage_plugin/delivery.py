@@ -1,8 +1,9 @@
 """What `Allocate` answers: how a container gets its hand-over and the library, the same for every card.
 
 Two mounts for the hand-over: its directory read-only and, over it, its ledger read-write. The library comes by a
-read-only /etc/ld.so.preload, which nobody in the container can unset, or by LD_PRELOAD where the administrator asks for
-it. What belongs to the granted card is in the CDI spec that the answer names and `PreStartContainer` writes.
+read-only /etc/ld.so.preload, which nobody in the container can unset (and by what Nix's loader reads in its stead), or
+by LD_PRELOAD where the administrator asks for it. What belongs to the granted card is in the CDI spec that the answer
+names and `PreStartContainer` writes.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from partage.model import LaunchError, names
-from partage.model.guarded import PRELOAD_FILE
+from partage.model.guarded import PRELOAD_FILES
 from partage_plugin.handover.cdi import device_name
 from partage_plugin.library import absent
 from partage_plugin.proto.deviceplugin.v1beta1 import api_pb2
@@ -47,7 +48,7 @@ class Delivery:
         if self.by_variable:
             envs[PRELOAD_VARIABLE] = names.CONTAINER_LIBRARY
         else:
-            mounts.append(_mount(Path(PRELOAD_FILE), library.preload))
+            mounts += [_mount(Path(file), library.preload) for file in PRELOAD_FILES]
         return api_pb2.ContainerAllocateResponse(
             envs=envs, mounts=mounts, cdi_devices=[api_pb2.CDIDevice(name=device_name(entry.name))]
         )

@@ -271,6 +271,7 @@ def test_pods_with_shares_are_confined() -> None:
         ("/etc/ld.so.preload", "/etc/ld.so.preload"),
         ("//etc/x/../ld.so.preload/", "/etc/ld.so.preload"),
         ("etc/ld.so.preload", "/etc/ld.so.preload"),
+        ("/etc/ld-nix.so.preload", "/etc/ld-nix.so.preload"),
         ("/usr/local/vgpu/libvgpu.so", "/usr/local/vgpu/libvgpu.so"),
         ("/run/partage", "/run/partage"),
         ("/var/run/partage/policy", "/run/partage"),

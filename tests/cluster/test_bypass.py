@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from partage.model import names
+from partage.model.guarded import PRELOAD_FILES
 from tests.cluster.agent import GI, MI, limits, total_of
 from tests.cluster.images import BARE, BARE_USER, BOX, BOX_USER, LOADER, MUSL
 from tests.cluster.pods import container, pod
@@ -104,10 +105,12 @@ def test_whatever_the_image_it_is_limited(agent: NodeAgent, namespace: Namespace
 
 def test_the_preload_file_cannot_be_changed(box: Namespace) -> None:
     """Root in the container neither writes it nor takes it away, nor what lies beside it."""
-    for command in ("echo > /etc/ld.so.preload", "rm /etc/ld.so.preload", "mv /tmp /etc/ld.so.preload"):
-        done = box.exec("box", "sh", "-c", command)
-        assert done.returncode != 0, command
-    assert "umount" in box.exec("box", "umount", "/etc/ld.so.preload").stderr
+    for file in PRELOAD_FILES:
+        for command in (f"echo > {file}", f"rm {file}", f"mv /tmp {file}"):
+            done = box.exec("box", "sh", "-c", command)
+            assert done.returncode != 0, command
+        assert "umount" in box.exec("box", "umount", file).stderr
+        assert box.exec("box", "cat", file).stdout == f"{names.CONTAINER_LIBRARY}\n"
     for target in ("/usr/local/vgpu/libvgpu.so", "/run/partage/policy", "/run/partage/turns"):
         assert box.exec("box", "sh", "-c", f"echo > {target}").returncode != 0, target
     is_limited(box.exec("box", *GREEDY).stdout)

@@ -98,6 +98,7 @@ def test_what_allocate_answers(tmp_path: Path) -> None:
                 "/run/partage/ledger": (str(directory / "ledger"), False),
                 "/usr/local/vgpu/libvgpu.so": (str(library / version / "libvgpu.so"), True),
                 "/etc/ld.so.preload": (str(library / version / "ld.so.preload"), True),
+                "/etc/ld-nix.so.preload": (str(library / version / "ld.so.preload"), True),
             }
             assert dict(entry.answer.envs) == {"PARTAGE_DIR": "/run/partage"}
             assert not entry.answer.devices, "devices are in the CDI spec: here nobody knows the card yet"
@@ -108,13 +109,27 @@ def test_what_allocate_answers(tmp_path: Path) -> None:
     run(go())
 
 
+def test_k08_images_of_nix_get_the_library(tmp_path: Path) -> None:
+    """The loader in them has the name of its preload file changed, so that it does not read that of other systems."""
+
+    async def go() -> None:
+        world = World(tmp_path)
+        async with world.running():
+            entry = await world.kubelet.allocate("u1", "default/pod-u1", "app")
+            given = {mount.container_path: mount for mount in entry.answer.mounts}
+            assert Path(given["/etc/ld-nix.so.preload"].host_path).read_text() == f"{names.CONTAINER_LIBRARY}\n"
+            assert given["/etc/ld-nix.so.preload"].read_only
+
+    run(go())
+
+
 def test_the_library_comes_by_variable_where_asked(tmp_path: Path) -> None:
     async def go() -> None:
         world = World(tmp_path)
         async with world.running(preload_by_variable=True):
             entry = await world.kubelet.allocate("u1", "default/pod-u1", "app")
             assert entry.answer.envs["LD_PRELOAD"] == "/usr/local/vgpu/libvgpu.so"
-            assert "/etc/ld.so.preload" not in {mount.container_path for mount in entry.answer.mounts}
+            assert not [mount for mount in entry.answer.mounts if mount.container_path.startswith("/etc")]
 
     run(go())
 
@@ -153,7 +168,7 @@ def test_k08_who_began_under_a_version_that_is_removed_does_not_start_without_it
             before = world.places.library / "0.0.1"
             before.mkdir()
             for mount in entry.answer.mounts:
-                if mount.container_path in {names.CONTAINER_LIBRARY, "/etc/ld.so.preload"}:
+                if mount.container_path == names.CONTAINER_LIBRARY or mount.container_path.startswith("/etc"):
                     mount.host_path = str(before / Path(mount.host_path).name)
                     Path(mount.host_path).write_bytes(b"of that version")
             world.kubelet.write_checkpoint()

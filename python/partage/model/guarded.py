@@ -14,8 +14,9 @@ from typing import Final
 
 from partage.model.names import CONTAINER_LIBRARY, HOST_ROOT
 
-PRELOAD_FILE: Final = "/etc/ld.so.preload"
-GUARDED: Final = (PRELOAD_FILE, CONTAINER_LIBRARY, HOST_ROOT)
+#: What loaders read before all else. That of nixpkgs reads the second and not the first, and is in all images of Nix's.
+PRELOAD_FILES: Final = ("/etc/ld.so.preload", "/etc/ld-nix.so.preload")
+GUARDED: Final = (*PRELOAD_FILES, CONTAINER_LIBRARY, HOST_ROOT)
 _RUN: Final = "/var/run/"  # in nearly all images a link to /run
 
 
