@@ -286,6 +286,19 @@ def test_a_spec_of_a_driver_that_is_not_loaded_is_left_alone(root: Path) -> None
     assert any("wsl" in mount.host for mount in real_edits([raw(0)], options(root), VERSION).mounts)
 
 
+def test_k13_libraries_of_a_driver_that_waits_for_a_reboot_are_given_to_nobody(root: Path) -> None:
+    """An update has put them there and the kernel has the old module still: every program would end with error 803."""
+    assert real_edits([raw(0)], options(root), VERSION).mounts
+    assert real_edits([raw(0)], options(root)).mounts, "where NVML does not say what is loaded, nothing can be told"
+    with pytest.raises(DeviceError, match=r"libcuda\.so\.580\.65\.06: of driver 580\.65\.06, 575\.57\.08 is loaded"):
+        real_edits([raw(0)], options(root), "575.57.08")
+    of_wsl = root / LIBRARIES / "libcuda.so.1.1"
+    (root / LIBRARIES / f"libcuda.so.{VERSION}").rename(of_wsl)
+    (root / LIBRARIES / "libcuda.so.1").unlink()
+    (root / LIBRARIES / "libcuda.so.1").symlink_to(of_wsl.name)
+    assert real_edits([raw(0)], options(root), VERSION).mounts, "a file that names no driver says nothing"
+
+
 def test_what_the_driver_loads_by_its_version_is_found_in_images_of_any_distribution(root: Path) -> None:
     (root / "cdi-a").mkdir()
     made = spec("GPU-0")

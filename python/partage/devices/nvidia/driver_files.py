@@ -3,8 +3,9 @@
 No hook runs in a container and no variable leads to the libraries, since one of ours would replace the image's own
 value. So each library is mounted onto the name by which programs load it, in the directories where the loader looks
 anyway (Debian's and Red Hat's) and where CUDA images point LD_LIBRARY_PATH to. The host's cache of libraries is not
-asked: it says nothing of a driver that lies below a directory of its own. What can go wrong: no libcuda.so.1 there, or
-no device node (DeviceError).
+asked: it says nothing of a driver that lies below a directory of its own. What can go wrong: no libcuda.so.1 there, one
+of another driver than the kernel has loaded (an update that waits for a reboot; no program would start with it), or no
+device node (DeviceError).
 """
 
 from __future__ import annotations
@@ -65,13 +66,22 @@ _NEEDED_NODES: Final = ("nvidiactl", "nvidia-uvm")
 _MORE_NODES: Final = ("nvidia-uvm-tools", "nvidia-modeset")
 _LINKS_MAX: Final = 16
 _VERSIONED: Final = re.compile(r"(lib[\w+-]+\.so)\.[\d.]+")
+_VERSION: Final = re.compile(r"libcuda\.so\.(\d{3,}(?:\.\d+)+)$", re.ASCII)
 
 
-def library_mounts(roots: Roots) -> tuple[BindMount, ...]:
-    """Return the mounts of the driver's libraries and programs; raises DeviceError where there are none."""
+def library_mounts(roots: Roots, loaded: str = "") -> tuple[BindMount, ...]:
+    """Return the mounts of the driver's libraries and programs; raises DeviceError where there are none.
+
+    `loaded`: the version that the kernel has; empty: not known.
+    """
     driver = _find(roots.driver_here, names.DRIVER_LIBRARY)
     if driver is None:
         raise _lacking(roots, names.DRIVER_LIBRARY)
+    version = version_of(driver)
+    if loaded and version not in {"", loaded}:
+        step = "load the modules of that driver (reboot the node after an update), or install the libraries of this one"
+        limit = "the kernel module takes programs with libraries of its own version alone"
+        raise DeviceError(str(roots.driver / driver), f"of driver {version}, {loaded} is loaded", limit, step)
     try:
         stamp = (roots.driver_here / driver).parent.stat().st_mtime_ns
     except OSError as error:
@@ -96,6 +106,12 @@ def _library_mounts(roots: Roots, driver: Path, _stamp: int) -> tuple[BindMount,
         if path is not None:
             mounts.append(BindMount(str(roots.driver / path), f"/usr/bin/{program}"))
     return tuple(mounts)
+
+
+def version_of(driver: Path) -> str:
+    """Return of which driver a libcuda is, by its file's name; empty where that says none (WSL's is 1.1)."""
+    found = _VERSION.search(driver.name)
+    return "" if found is None else found[1]
 
 
 def _lacking(roots: Roots, soname: str) -> DeviceError:

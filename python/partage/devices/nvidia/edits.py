@@ -13,6 +13,7 @@ or nodes of the driver, no spec but old ones, a simulated machine without a tree
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from partage.devices.backend import BindMount, ContainerEdits, DeviceNode
@@ -33,7 +34,6 @@ _ORDER: Final = "CUDA_DEVICE_ORDER"
 _BY_BUS: Final = "PCI_BUS_ID"
 _CONTROL: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm")
 _NODE: Final = re.compile(r".*/nvidia(\d+)", re.ASCII)
-_DRIVER: Final = re.compile(r"/libcuda\.so\.(\d{3,}(?:\.\d+)+)$", re.ASCII)  # not WSL's 1.1
 
 
 def real_edits(cards: Sequence[RawCard], options: Options, driver: str = "") -> ContainerEdits:
@@ -45,7 +45,7 @@ def real_edits(cards: Sequence[RawCard], options: Options, driver: str = "") -> 
         try:
             parts = [
                 ContainerEdits(
-                    mounts=driver_files.library_mounts(roots),
+                    mounts=driver_files.library_mounts(roots, driver),
                     nodes=driver_files.device_nodes(roots, [card.minor for card in cards]),
                 )
             ]
@@ -110,7 +110,7 @@ def _out_of_date(found: CopiedEdits, card: RawCard, driver: str) -> str:
     if card.minor >= 0 and minors - {card.minor}:
         there = ", ".join(f"/dev/nvidia{minor}" for minor in sorted(minors))
         return f"gives {there} for card {card.uuid}, which is /dev/nvidia{card.minor} now"
-    versions = {match[1] for mount in found.common.mounts if (match := _DRIVER.search(mount.host))}
+    versions = {driver_files.version_of(Path(mount.host)) for mount in found.common.mounts} - {""}
     if driver and versions and driver not in versions:
         return f"is of driver {', '.join(sorted(versions))}, {driver} is loaded"
     return ""
