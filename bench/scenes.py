@@ -65,6 +65,7 @@ class Seen:
     steps: list[dict[str, int]]
     arbiter_percent: float | None = None
     handed_over: float = 0.0  # percent of the card's time that went into going from one context to another
+    others: float = 0.0  # percent of all processors' time that other work had
     figures: dict[str, float] = field(default_factory=dict)
     missed: list[str] = field(default_factory=list)
     bounds: list[tuple[str, float, float]] = field(default_factory=list)

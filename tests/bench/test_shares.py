@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from cells import GAP, PLAIN, SMOKE, SMOKE_NONE, Cell, Tenant, matrix
 from scenes import SCENES, Plan, Seen, Window
-from shares import Bench, Book, Row, jain, judge, row_of
+from shares import Bench, Book, Row, counted, jain, judge, line_of, row_of
 from tenants import BenchError, Container, Look, Stage, System, shares_between
 
 BUILD = Path(os.environ.get("PARTAGE_BUILD", Path(__file__).resolve().parents[2] / "build"))
@@ -49,6 +49,15 @@ def test_a_lone_limited_tenant_that_gets_everything_is_missed() -> None:
 def test_a_process_that_could_not_go_on_is_missed() -> None:
     seen = Seen([30.0, 70.0], [{"errors": 1}, {"errors": 0}])
     assert row_of(THIRDS, NONE, PLAN, seen, [30.0, 70.0]).missed == ["tenant 0: 1 processes could not go on"]
+
+
+def test_a_short_cell_is_not_judged_where_other_work_had_the_processors() -> None:
+    missed, disturbed = (row(THIRDS, 46.0, 54.0, of_none=1.0) for _ in range(2))
+    disturbed.others = 80.0
+    assert line_of(missed).splitlines()[0].endswith("missed")
+    assert line_of(disturbed).splitlines()[0].endswith("busy machine")
+    assert counted([missed, disturbed], smoke=True) == [missed]
+    assert counted([missed, disturbed], smoke=False) == [missed, disturbed]
 
 
 class Known(Bench):
