@@ -92,7 +92,7 @@ class _World:
             log.warning("no real driver is used: the cards are SIMULATED", libraries=str(driver))
         self._clock = clock = MonotonicClock()
         self._calls = calls = Calls(clock)
-        self._backend = NvidiaBackend(self._options.options, clock, driver)
+        self._backend = NvidiaBackend(self._options.options, clock, driver, state=Path(settings.places.root))
         self._pods = ClusterPods(client, settings.node)
         self._reports = KubeReports(client, self._pods, settings.node, calls=calls)
         self._hub = Hub(lambda: _nvml(driver), on_closed=self._on_closed)

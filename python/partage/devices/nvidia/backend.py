@@ -21,6 +21,7 @@ from partage.devices.nvidia.discover import Discovery
 from partage.devices.nvidia.driver_files import absent_extras, nvml_library
 from partage.devices.nvidia.edits import real_edits, simulated_edits
 from partage.devices.nvidia.health import Clock, HealthBook, HealthWatch
+from partage.devices.nvidia.kept import KeptXids
 from partage.devices.nvidia.nvml import Nvml, load
 from partage.devices.nvidia.options import RESOURCE, Options
 from partage.devices.nvidia.procfs import PROC
@@ -49,13 +50,23 @@ log = structlog.get_logger("partage.nvidia")
 
 
 class NvidiaBackend:
-    """The cards of this node. `libraries`: directory of the simulated libraries, None for the real driver."""
+    """The cards of this node. `libraries`: directory of the simulated libraries, None for the real driver.
+
+    `state`: where it keeps, from one agent to the next, which cards have failed.
+    """
 
     name: Final = NAME
     resource: Final = RESOURCE
 
-    def __init__(
-        self, options: Options, clock: Clock, libraries: Path | None, *, sysfs: Path = SYSFS, proc: Path = PROC
+    def __init__(  # noqa: PLR0913 -- where it runs
+        self,
+        options: Options,
+        clock: Clock,
+        libraries: Path | None,
+        *,
+        state: Path | None = None,
+        sysfs: Path = SYSFS,
+        proc: Path = PROC,
     ) -> None:
         self._options = options
         self._clock = clock
@@ -63,6 +74,7 @@ class NvidiaBackend:
         self._discovery = Discovery(options, sysfs=sysfs, proc=proc, withheld=self._withheld)
         self._book = HealthBook(options.health)
         self._watch = HealthWatch(self._book, options.health, clock, libraries)
+        self._watch.kept = None if state is None else KeptXids(state)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="partage-nvml")
         self._session: Nvml | None = None
         self._using: Future[Mapping[str, CardUse]] | None = None

@@ -3,8 +3,8 @@
 A card fails when NVML does not answer for it, and with an XID that is not the program's own error. It comes back when
 NVML says so: it answers again and, after an XID, either was away in between (a reset), or NVML has no action to advise,
 or where the driver gives no advice nothing new came for a while (unless nothing but a reset helps after that XID).
-`HealthBook` is the rules alone; `HealthWatch` asks and listens. A card for which the driver does not answer in time
-counts as failed and does not hold up the others.
+`HealthBook` is the rules alone; `HealthWatch` asks and listens. XIDs outlive the agent (`kept.py`). A card for
+which the driver does not answer in time counts as failed and does not hold up the others.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ import structlog
 
 from partage.devices.backend import HealthChange
 from partage.devices.nvidia.cards import Answer, ask, reason_by
+from partage.devices.nvidia.kept import KeptXid
 from partage.devices.nvidia.xids import Disturbed, Xid, XidThread
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
     from pathlib import Path
 
+    from partage.devices.nvidia.kept import KeptXids
     from partage.devices.nvidia.options import HealthOptions
 
 _THREADS: Final = 16
@@ -95,16 +97,28 @@ class HealthBook:
         self._states = {uuid: state for uuid, state in self._states.items() if uuid in kept}
         self._heard = {uuid: at for uuid, at in self._heard.items() if uuid in kept}
 
+    def kept(self) -> dict[str, KeptXid]:
+        """Return what is to be known of cards that failed with an XID when the next agent begins."""
+        return {uuid: KeptXid(one.xid, one.since, one.away) for uuid, one in self._states.items() if one.xid}
+
+    def restore(self, kept: Mapping[str, KeptXid], now: float) -> None:
+        """Take over what an agent before this one knew."""
+        for uuid, one in kept.items():
+            if self._is_failure(one.xid):
+                self._states[uuid] = _State(_reason(one.xid), one.xid, min(one.since, now), one.away)
+
+    def _is_failure(self, number: int) -> bool:
+        return self.options.watch_xids and number not in self.options.ignored_xids
+
     def xid(self, uuid: str, number: int, now: float) -> HealthChange | None:
         """Take note of an XID; return the change, None where there is none."""
-        if number in self.options.ignored_xids or not self.options.watch_xids:
+        if not self._is_failure(number):
             return None
         self._heard[uuid] = now
         before = self._states.get(uuid, _State())
         if before.xid in _GONE and number not in _GONE:
             return self._put(uuid, replace(before, since=now))  # what follows from it is less
-        meaning = f" ({_MEANINGS[number]})" if number in _MEANINGS else ""
-        return self._put(uuid, _State(f"XID {number}{meaning}", number, now))
+        return self._put(uuid, _State(_reason(number), number, now))
 
     def answered(self, uuid: str, answer: Answer, now: float) -> HealthChange | None:
         """Take note of what a card said when asked; return the change, None where there is none."""
@@ -138,6 +152,10 @@ class HealthBook:
         return HealthChange(uuid, not state.reason, state.reason)
 
 
+def _reason(number: int) -> str:
+    return f"XID {number}" + (f" ({_MEANINGS[number]})" if number in _MEANINGS else "")
+
+
 class HealthWatch:
     """Asks and listens for one set of cards; `watch` is called by the backend whenever a discovery found them."""
 
@@ -150,6 +168,8 @@ class HealthWatch:
         probe: Callable[[str], Awaitable[Answer]] | None = None,
     ) -> None:
         self._book = book
+        self.kept: KeptXids | None = None  # where XIDs outlive the agent
+        self._is_restored = False
         self.options = options
         self._clock = clock
         self._libraries = libraries
@@ -161,6 +181,9 @@ class HealthWatch:
 
     def watch(self, uuids: frozenset[str]) -> None:
         """Watch these cards from now on."""
+        if self.kept is not None and not self._is_restored:
+            self._book.restore(self.kept.read(self._clock.now()), self._clock.now())
+        self._is_restored = True
         if uuids == self._cards:
             return
         self._cards = uuids
@@ -209,11 +232,17 @@ class HealthWatch:
             found.append(change)
             if change is None:
                 return []
+            self._keep()
         failed_before = self._failed()
         found += await self._ask(probe)
+        self._keep()
         if failed_before - self._failed() and self._thread is not None:
             self._thread.watch(self._cards)  # one that came back is registered anew
         return [change for change in found if change is not None]
+
+    def _keep(self) -> None:
+        if self.kept is not None:
+            self.kept.write(self._book.kept(), self._clock.now())
 
     def _failed(self) -> frozenset[str]:
         return frozenset(uuid for uuid in self._cards if self._book.reason(uuid))
