@@ -155,7 +155,7 @@ class _World:
         try:
             await serve(answers, metrics.address, metrics.port)
         except OSError as error:
-            subject = f"port {metrics.port} of {metrics.address}"
+            subject = f"port {metrics.port} of {metrics.address or 'all addresses'}"
             step = "set metrics.port to a free one, or 0 for none"
             raise LaunchError(
                 subject, error.strerror or error, "figures and health are asked for there", step

@@ -49,7 +49,7 @@ class PlaceSettings(Section, frozen=True, kw_only=True):
 class MetricsSettings(Section, frozen=True, kw_only=True):
     """Figures, health and readiness over HTTP."""
 
-    address: Annotated[str, key("Address to listen on.")] = "0.0.0.0"  # noqa: S104 -- scraped from other nodes
+    address: Annotated[str, key("Address to listen on; empty: all, of IPv4 and IPv6.")] = names.EVERY_ADDRESS
     port: Annotated[int, key("Port to listen on; 0: none.", ge=0, le=65535)] = PORT_METRICS
     hami_names: Annotated[bool, key("Show figures under HAMi's names too.")] = True
 

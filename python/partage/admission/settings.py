@@ -27,7 +27,7 @@ SECRET: Final = "partage-webhook-certificates"  # noqa: S105 -- its name
 class ServerSettings(Section, frozen=True, kw_only=True):
     """Where the API server asks."""
 
-    address: Annotated[str, key("Address to listen on.")] = "0.0.0.0"  # noqa: S104 -- the API server is elsewhere
+    address: Annotated[str, key("Address to listen on; empty: all, of IPv4 and IPv6.")] = names.EVERY_ADDRESS
     port: Annotated[int, key("Port to listen on.", ge=1, le=65535)] = PORT_WEBHOOK
     drain_seconds: Annotated[
         float, key("How long questions are still answered after the end was asked for.", ge=0, le=300)
@@ -55,7 +55,7 @@ class TlsSettings(Section, frozen=True, kw_only=True):
 class MetricsSettings(Section, frozen=True, kw_only=True):
     """Figures, health and readiness over HTTP."""
 
-    address: Annotated[str, key("Address to listen on.")] = "0.0.0.0"  # noqa: S104 -- scraped from other nodes
+    address: Annotated[str, key("Address to listen on; empty: all, of IPv4 and IPv6.")] = names.EVERY_ADDRESS
     port: Annotated[int, key("Port to listen on.", ge=1, le=65535)] = PORT_METRICS
 
 

@@ -88,3 +88,5 @@ PORT_EXTENDER: Final = 9440
 PORT_WEBHOOK: Final = 9443
 PORT_METRICS: Final = 9445
 PORT_WEB: Final = 9448
+#: To listen on: pods of a cluster of IPv6 alone have no other address, and 0.0.0.0 is IPv4's.
+EVERY_ADDRESS: Final = ""

@@ -66,7 +66,7 @@ class ElectionSettings(Section, frozen=True, kw_only=True):
 class MetricsSettings(Section, frozen=True, kw_only=True):
     """Figures, health and readiness over HTTP."""
 
-    address: Annotated[str, key("Address to listen on.")] = "0.0.0.0"  # noqa: S104 -- scraped from other nodes
+    address: Annotated[str, key("Address to listen on; empty: all, of IPv4 and IPv6.")] = names.EVERY_ADDRESS
     port: Annotated[int, key("Port to listen on; 0: none.", ge=0, le=65535)] = PORT_METRICS
     cards: Annotated[bool, key("Show what is promised of every card and to every pod.")] = True
     hami_names: Annotated[bool, key("Show figures of cards and pods under HAMi's names too.")] = True
