@@ -199,7 +199,7 @@ class Layout(Generic[S]):
         """Return key (and `config`) -> text of the flags that were given; raises UsageError."""
         given, unknown = self.parser().parse_known_args(argv)
         if unknown:
-            known = [one.flag for one in self.keys() if one.has_flag]
+            known = ["--config", *(one.flag for one in self.keys() if one.has_flag)]
             near = difflib.get_close_matches(unknown[0].partition("=")[0], known, 1)
             limit = f"the nearest is {near[0]}" if near else "flags as --help lists them"
             raise UsageError(f"flag {unknown[0]}", "unknown", limit, self.step)

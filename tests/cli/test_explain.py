@@ -372,6 +372,18 @@ def test_k24_what_kube_scheduler_itself_said_of_a_pod_that_fits_is_told() -> Non
     assert explain_pod(look, look.pod("default", "a")).notes[-1].endswith(said["message"])
 
 
+def test_k24_a_pod_that_fits_and_that_no_scheduler_has_looked_at_says_so() -> None:
+    """Nobody places pods where no scheduler runs; that it would fit helps nobody then."""
+    pod = pod_json(gpu=1, gpumem=1000)
+    look = World([node("n", 1)]).look(pod)
+    assert explain_pod(look, look.pod("default", "a")).notes[-1].startswith("no scheduler has looked at it: see")
+    assert explain_new(look, look.pod("default", "a")).notes == ()
+    gated = pod | {"spec": pod["spec"] | {"schedulingGates": [{"name": "team/later"}]}}
+    look = World([node("n", 1)]).look(gated)
+    notes = explain_pod(look, look.pod("default", "a")).notes
+    assert [note.partition(":")[0] for note in notes] == ["gates hold it back"]
+
+
 def test_all_that_is_wrong_with_a_pod_is_told() -> None:
     look = World([node("n", 1)]).look(pod_json(gpu=1, gpumem="x", gpucores=200))
     said = explain_pod(look, look.pod("default", "a"))

@@ -74,7 +74,15 @@ def test_an_agent_that_answers_nonsense_is_a_note(body: bytes, status: int) -> N
     assert "see whether the agent runs on this node" in note
 
 
+def test_an_agent_may_be_named_without_a_scheme() -> None:
+    with agent(ANSWER) as url:
+        owners, note = owners_of(url.removeprefix("http://"))
+    assert (list(owners.values()), note) == (["team/train-0/app"], "")
+
+
 def test_no_agent_is_a_note_below_the_table() -> None:
     view = with_owners(View((), (ROW,)), "http://127.0.0.1:1")
     assert "a" * 32 in text_of(render(view, 200))
     assert "shares are shown by hand-over name" in view.notes[0]
+    assert "urlopen" not in view.notes[0]
+    assert "name where it answers with --agent" in view.notes[0]

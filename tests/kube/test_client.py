@@ -125,7 +125,7 @@ def test_what_is_refused_is_not_tried_again_and_says_what_to_do() -> None:
                 await client.get(Node, "n1")
         assert str(caught.value) == (
             "GET api/v1/nodes/n1: 403 Fault: asked for by the test; the API server refuses; "
-            "grant it in the component's role, or see which admission policy the message names"
+            "have a role give that user the right, or see which admission policy the message names"
         )
         assert (caught.value.status, caught.value.reason) == (403, "Fault")
         assert server.count("GET") + server.count("LIST") == 1
@@ -446,3 +446,12 @@ def test_a_client_serves_many_tasks() -> None:
         assert {named(pod) for pod in pods} == {"a"}
 
     scenario(play)
+
+
+@pytest.mark.parametrize("text", ["root:x:0:0", "[1]", "{contexts: 1}"])
+def test_a_file_of_something_else_is_told_in_words(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "config"
+    file.write_text(text)
+    with pytest.raises(KubeError, match=r"config: (is something else|.*no current context).*; ") as caught:
+        load_config(file)
+    assert "\n" not in str(caught.value)

@@ -421,6 +421,8 @@ def test_a_key_that_does_not_exist_names_the_nearest(tmp_path: Path) -> None:
     file.write_text("extender: {prot: 1}\n")
     with pytest.raises(UsageError, match=r"the nearest is 'extender\.port'"):
         load(["--config", str(file)], {})
+    with pytest.raises(UsageError, match="the nearest is --config;"):
+        load(["--confg=x"], {})
     with pytest.raises(UsageError, match="the nearest is --extender-port"):
         load(["--extender-prot=1"], {})
 

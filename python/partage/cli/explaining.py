@@ -123,6 +123,9 @@ def explain_pod(look: ClusterLook, pod: WatchedPod) -> Explanation:
         told = cut(condition.message, TOLD_MAX)
         note = f"kube-scheduler looks at more (cpu, volumes, affinity to pods); it said: {told}"
         return msgspec.structs.replace(said, notes=(*said.notes, note))
+    if said.state == "fits" and condition is None and not said.notes:
+        note = f"no scheduler has looked at it: see `kubectl -n {names.NAMESPACE} get pods` for {pod.scheduler}"
+        return msgspec.structs.replace(said, notes=(*said.notes, note))
     return said
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
+from urllib.error import URLError
 from urllib.request import ProxyHandler, build_opener
 
 import msgspec
@@ -32,12 +33,14 @@ class _Owner(msgspec.Struct, frozen=True):
 
 def owners_of(agent: str = AGENT) -> tuple[dict[str, str], str]:
     """Return hand-over name -> `namespace/pod/container`, and a note that says why it is empty, or ""."""
-    page = f"{agent.rstrip('/')}/hand-overs"
+    page = f"{agent if '://' in agent else f'http://{agent}'}".rstrip("/") + "/hand-overs"
     try:
         with build_opener(ProxyHandler({})).open(page, timeout=ANSWER_S) as answer:  # the node's own: by no proxy
             found = msgspec.json.decode(answer.read(ANSWER_BYTES), type=dict[str, _Owner])
     except (OSError, ValueError) as error:  # msgspec's are ValueErrors
-        return {}, f"{page}: {error}; shares are shown by hand-over name; see whether the agent runs on this node"
+        said = error.reason if isinstance(error, URLError) else error  # without the library's name around it
+        step = "see whether the agent runs on this node, or name where it answers with --agent"
+        return {}, f"{page}: {said}; shares are shown by hand-over name; {step}"
     return {name: f"{of.namespace}/{of.pod}/{of.container}" for name, of in found.items()}, ""
 
 

@@ -342,8 +342,8 @@ def _retry_after(response: httpx2.Response) -> float:
 
 _STEPS: Final = {
     400: "this component and the cluster do not understand each other: compare their versions",
-    401: "give this component a token that the cluster takes",
-    403: "grant it in the component's role, or see which admission policy the message names",
+    401: "log in anew; a component needs a token that the cluster takes",
+    403: "have a role give that user the right, or see which admission policy the message names",
     404: "nothing of that name (or no such API in this cluster)",
     409: "it is there already, or has changed: read it again",
     410: "list again",

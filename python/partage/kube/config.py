@@ -84,7 +84,9 @@ def _merged(source: str, *, several: bool) -> KubeConfig:
 
 def _said(error: Exception) -> str:
     """Return what an error of others means: their own words where those are for people."""
-    return str(error) if isinstance(error, ConfigError | OSError) else " ".join(repr(error).split())
+    if isinstance(error, AttributeError | KeyError | TypeError):
+        return f"is something else ({error!r})"
+    return str(error) if isinstance(error, ConfigError | OSError) else repr(error)
 
 
 class TokenFile(httpx2.Auth):

@@ -44,7 +44,12 @@ class PartageError(Exception):
         super().__init__(subject, value, limit, step)
 
     def __str__(self) -> str:
-        return f"{self.subject}: {self.value}; {self.limit}; {self.step}"
+        return one_line(f"{self.subject}: {self.value}; {self.limit}; {self.step}")
+
+
+def one_line(text: str) -> str:
+    """Return text in one line, as a message is: parsers and servers write their part of one in several."""
+    return " ".join(filter(None, map(str.strip, text.splitlines())))
 
 
 class UsageError(PartageError):
@@ -112,7 +117,7 @@ class AskError(PartageError):
     def __str__(self) -> str:
         more = len(self.problems) - PROBLEMS_MAX
         told = [*map(str, self.problems[:PROBLEMS_MAX]), *([f"and {more} more"] if more > 0 else ())]
-        return f"{self.subject}: " + " | ".join(told)
+        return one_line(f"{self.subject}: " + " | ".join(told))
 
 
 class NodeDevicesError(PartageError):

@@ -48,7 +48,7 @@ def check_variables(seen: Seen) -> Iterator[Finding]:
     yield from _check_limits(limits)
     for name in _COMPUTE:
         if name in variables:
-            yield _without(name, variables[name], "this version holds memory only, not compute")
+            yield _without(name, variables[name], "not read: `partage run --cores` or a pod's share say it")
     inside = own() is not None
     yield from _check_inside(variables, limits) if inside else _check_outside(variables, limits)
     yield from _check_machine(variables, seen)
