@@ -58,7 +58,7 @@ $(VENV)/.bench: $(VENV)/.base
 	$(call install,agent control test bench)
 
 $(VENV)/.lint: $(VENV)/.base
-	$(call install,agent control lint test)
+	$(call install,agent control lint test cluster)
 
 # ---- build ------------------------------------------------------------------------------------------------------------------
 # $(call compile,TARGET...): all targets where none is named; WERROR=ON makes warnings errors

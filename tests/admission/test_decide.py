@@ -290,7 +290,7 @@ def test_k09_no_volume_lies_over_what_holds_the_limit(by: str, path: str, place:
     options = AdmissionOptions(ask=AskOptions(confined=confined))
     key = "mountPath" if by == "volumeMounts" else "devicePath"
     volumes = [{"name": "v", key: "/data"}, {"name": "v", key: path}]
-    mounts = {by: path if by == "terminationMessagePath" else volumes}
+    mounts: dict[str, Any] = {by: path if by == "terminationMessagePath" else volumes}
     answer = ask(pod_of(container(limits={GPU: 1, MEMORY: 1}, **mounts)), options)
     assert answer.allowed == (place is None)
     assert place is None or f"{place} is the library's" in answer.message

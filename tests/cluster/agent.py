@@ -232,7 +232,7 @@ class NodeAgent:
     def bound(self, namespace: Namespace, made: Json, **containers: Json) -> Json:
         """Create a pod and bind it with this grant; return it as created."""
         created = namespace.create(made)
-        namespace.bind(created["metadata"]["name"], self.grant(created, **containers))
+        namespace.bind(created["metadata"]["name"], self.grant(created, 1, **containers))
         return created
 
     # ---- what stands on the node -------------------------------------------------------------------------------------

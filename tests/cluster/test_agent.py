@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import time
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
@@ -156,6 +157,11 @@ def test_what_a_pod_leaves(agent: NodeAgent, namespace: Namespace) -> None:
 # ---- resize ----------------------------------------------------------------------------------------------------------
 
 
+def is_resized(found: Json, generation: int) -> bool:
+    said = {one["type"]: one.get("message", "") for one in found["status"]["conditions"]}
+    return said.get("partage.io/Resized") == f"generation {generation}"
+
+
 def test_a_resize_holds_in_the_running_pod(agent: NodeAgent, namespace: Namespace) -> None:
     """8 -> 4 -> 12 GiB and 30 -> 60 %: in force at once, the same container goes on."""
     created = agent.bound(
@@ -173,10 +179,7 @@ def test_a_resize_holds_in_the_running_pod(agent: NodeAgent, namespace: Namespac
         namespace.api.patch("pods", "a", {"metadata": {"annotations": {"partage.io/grant": text}}}, namespace.name)
         namespace.wait(
             "a",
-            lambda p, gen=gen: any(
-                c["type"] == "partage.io/Resized" and c["message"] == f"generation {gen}"
-                for c in p["status"]["conditions"]
-            ),
+            partial(is_resized, generation=gen),
             what=f"resized to generation {gen}",
         )
         assert says() == memory
@@ -317,7 +320,7 @@ def test_reboot(agent: NodeAgent, namespace: Namespace) -> None:
         def settled(p: Json) -> bool:
             states = p["status"].get("containerStatuses", [{}])
             again = states[0].get("restartCount", 0) > 0 and p["status"]["phase"] == "Running"
-            return p["status"]["phase"] == "Failed" or again
+            return bool(p["status"]["phase"] == "Failed" or again)
 
         seen = namespace.wait(name, settled, what="running again, or refused")
         if seen["status"]["phase"] == "Failed":

@@ -7,6 +7,7 @@ import mmap
 import struct
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -100,6 +101,10 @@ def jumping(cluster: Cluster, place: Path) -> Iterator[tuple[NodeAgent, Clock]]:
         agent.end()
 
 
+def is_gone(agent: NodeAgent, hand_over: str) -> bool:
+    return hand_over not in agent.hand_overs()
+
+
 def said_at(made: Json) -> datetime:
     return datetime.fromisoformat(enforced(made)["lastTransitionTime"])
 
@@ -118,7 +123,7 @@ def test_a_clock_jump(agent: NodeAgent, cluster: Cluster, namespace: Namespace, 
             assert total_of(namespace.exec("before", *ONCE).stdout)[0] == GI
             mine = other.handed_over(memory).name
             namespace.delete(f"after-{number}")
-            other.until(lambda mine=mine: mine not in other.hand_overs(), "what it leaves is cleaned up")
+            other.until(partial(is_gone, other, mine), "what it leaves is cleaned up")
         assert other.process.alive()
         other.wait_seats(10 * len(other.uuids))
     agent.start()

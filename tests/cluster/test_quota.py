@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -191,7 +192,7 @@ def test_c135_a_workload_that_comes_and_goes_leaves_nothing_behind(site: Site) -
         api.patch("replicasets.apps", "a", {"spec": {"replicas": 9}}, "churn")
         used(site, "churn", "q", gpumem="9k")
         asked = api.patch("replicasets.apps", "a", {"spec": {"replicas": 0}}, "churn")["metadata"]["generation"]
-        api.wait("replicasets.apps", "a", lambda it, asked=asked: is_seen(it, asked), "churn", what="scaled down")
+        api.wait("replicasets.apps", "a", partial(is_seen, generation=asked), "churn", what="scaled down")
         for pod in api.list("pods", "churn"):  # which end, and nobody here plays kubelet
             api.delete("pods", pod["metadata"]["name"], "churn", grace=0)
         used(site, "churn", "q", gpumem="0")

@@ -221,7 +221,7 @@ def test_who_names_cards_by_hand_gets_none(site: Site) -> None:
 def test_who_debugs_a_pod_with_a_share_sees_no_card(site: Site) -> None:
     """C062, C063 (K09, K20): by `kubectl debug`, which changes a pod through a door of its own."""
 
-    def debug(name: str, **fields: Any) -> Json:
+    def debug(name: str, **fields: Any) -> Any:
         added = {"name": "debug", "image": "none", "terminationMessagePolicy": "File", **fields}
         body = {"spec": {"ephemeralContainers": [added]}}
         found = site.tenant.patch("pods", name, body, "tenant", sub="ephemeralcontainers")

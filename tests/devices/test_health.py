@@ -311,7 +311,7 @@ def test_a_card_that_comes_back_ends_the_pause_after_failures(monkeypatch: pytes
 
 def test_an_xid_is_the_cards_whatever_handle_it_comes_with(monkeypatch: pytest.MonkeyPatch) -> None:
     """nvml.h says that an event has its device, not that it is by the handle that was registered; NULL: of no card."""
-    uuids = {1: b"GPU-a", 2: "GPU-b", 3: "GPU-a", 4: "GPU-of-another"}
+    uuids: dict[int | None, str | bytes] = {1: b"GPU-a", 2: "GPU-b", 3: "GPU-a", 4: "GPU-of-another"}
 
     def uuid_of(handle: ctypes.c_void_p) -> str | bytes:
         if handle.value not in uuids:
@@ -322,7 +322,12 @@ def test_an_xid_is_the_cards_whatever_handle_it_comes_with(monkeypatch: pytest.M
     monkeypatch.setattr(pynvml, "nvmlDeviceGetUUID", uuid_of)
     monkeypatch.setattr(pynvml, "nvmlEventSetWait_v2", lambda *_: events.pop(0))
     told: list[Disturbed | Xid] = []
-    thread = XidThread(None, lambda what: told.append(what) or True)
+
+    def tell(what: Disturbed | Xid) -> bool:
+        told.append(what)
+        return True
+
+    thread = XidThread(None, tell)
     while events:
         thread._wait(None, {1: "GPU-a", 2: "GPU-b"}, 0)
     assert told[:3] == [Xid("GPU-a", 48), Xid("GPU-b", 48), Xid("GPU-a", 48)]

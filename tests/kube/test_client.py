@@ -161,7 +161,7 @@ def test_an_eviction_that_a_budget_refuses_is_not_repeated() -> None:
             server.faults.append(Fault(429, {"Retry-After": "10"}, body=json.dumps(said)))
             with pytest.raises(KubeError, match="it would") as caught:
                 await client.create(pod)
-            assert (caught.value.status, caught.value.causes) == (429, {"DisruptionBudget"})
+            assert (caught.value.status, caught.value.causes) == (429, frozenset({"DisruptionBudget"}))
             for details in (None, {}, {"causes": None}, {"causes": [{"message": "x"}]}):
                 server.faults.append(Fault(403, body=json.dumps({**said, "details": details})))
                 with pytest.raises(KubeError, match="it would") as caught:

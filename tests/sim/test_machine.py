@@ -146,7 +146,7 @@ def ndev_of(path: Path) -> int:
         return machine.ndev
 
 
-def test_a_machine_that_is_being_made_is_waited_for(machine_file):
+def test_a_machine_that_is_being_made_is_waited_for(machine_file: Path) -> None:
     create(profiles.find("zero"), machine_file)
     with machine_file.open("r+b") as file:
         magic = file.read(8)
@@ -162,7 +162,7 @@ def test_a_machine_that_is_being_made_is_waited_for(machine_file):
     assert opened == [1]
 
 
-def test_a_machine_that_was_never_finished_is_none(machine_file):
+def test_a_machine_that_was_never_finished_is_none(machine_file: Path) -> None:
     machine_file.touch()
     with pytest.raises(NotFoundError, match="never finished"):
         Machine(machine_file)
