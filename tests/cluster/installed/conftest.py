@@ -1,4 +1,7 @@
-"""One release for all tests of this directory: it is installed before the first and gone after the last of them."""
+"""One release for all tests of this directory: it is installed before the first and gone after the last of them.
+
+Also before one that comes after the test that takes it off: the order of tests is nobody's business.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,15 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="package")
-def installed(cluster: Cluster, chart_tools: Binaries) -> Iterator[Installed]:
+def release(cluster: Cluster, chart_tools: Binaries) -> Iterator[Installed]:
     made = Installed(cluster, chart_tools)
-    made.upgrade()
-    try:
-        made.wait_serving()
-        yield made
-    finally:
-        made.uninstall()
+    yield made
+    made.uninstall()
+
+
+@pytest.fixture
+def installed(release: Installed) -> Installed:
+    if not release.is_there:
+        release.upgrade()
+        release.wait_serving()
+    return release

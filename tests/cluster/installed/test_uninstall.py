@@ -24,11 +24,16 @@ KINDS: Final = (
 
 
 def traces(installed: Installed) -> list[str]:
-    """Return what of the cluster has to do with us: by its name, its labels, its annotations."""
+    """Return what of the cluster has to do with us: by its name, its labels, its annotations.
+
+    Without the roles that tests make for accounts of their own (`Cluster.account`).
+    """
     listed = installed.cluster.kubectl("get", KINDS, "--all-namespaces", "--output=json").stdout
     found = []
     for one in json.loads(listed)["items"]:
         meta = one["metadata"]
+        if meta["name"].startswith("test:"):
+            continue
         marks = [*meta.get("labels", {}), *meta.get("annotations", {})]
         ours = [mark for mark in marks if mark.startswith(("partage.io/", "hami.io/", "nvidia.com/"))]
         if "partage" in meta["name"] or "partage" in meta.get("labels", {}).values() or ours:
