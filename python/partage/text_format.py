@@ -1,9 +1,8 @@
 """Prometheus' text format, version 0.0.4: families of series, written down as fast as text can be joined.
 
 Called by the agent's pages, which pay for what they load, and by `exposition.py`, which writes down the families of a
-metrics library. A series is its labels as text, made once for a
-container and used in all its families, and a number; None has no series, and a family without any is left out whole.
-Cannot fail.
+metrics library. A series is its labels as text, made once for a container and used in all its families, and a number;
+None has no series, and a family without any is left out whole. Cannot fail.
 """
 
 from __future__ import annotations
