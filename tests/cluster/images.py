@@ -67,10 +67,11 @@ ACCOUNTS: Final = (
 
 
 def base(tree: Tree) -> Tree:
-    """Add what every root file system has, /lib and /bin in /usr as distributions have them."""
+    """Add what every root file system has, /lib and /bin in /usr and /var/run as distributions have them."""
     for name in ("bin", "lib", "lib64"):
         tree.directory(f"usr/{name}").link(name, f"usr/{name}")
     tree.directory("proc", "sys", "dev", "etc", "root", "run", "var").directory("tmp", mode=0o1777)
+    tree.link("var/run", "../run")
     return tree.file("etc/passwd", ACCOUNTS).file("etc/group", "root:x:0:\ntenant:x:1000:\nnobody:x:65534:\n")
 
 

@@ -125,6 +125,16 @@ def test_k09_kubelets_file_for_last_words_hides_no_limit(agent: NodeAgent, names
     assert namespace.get("a")["status"]["phase"] == "Pending"
 
 
+def test_k08_a_volume_at_var_run_leaves_a_container_its_share(agent: NodeAgent, namespace: Namespace) -> None:
+    """In nearly all images that is a link to /run, below which the container has its hand-over."""
+    made = container("app", BOX, ["/greedy"], limits=limits(LIMIT // MI, 0))
+    made["volumeMounts"] = [{"name": "run", "mountPath": "/var/run"}]
+    whole = pod("a", made, volumes=[{"name": "run", "emptyDir": {}}])
+    agent.bound(namespace, whole, app=agent.part(agent.share(CARD, LIMIT)))
+    namespace.wait("a", lambda p: p["status"]["phase"] == "Running", what="Running")
+    is_limited(namespace.wait_log("a", "held "))
+
+
 def test_a_mount_namespace_of_its_own(box: Namespace) -> None:
     """Who may make user namespaces covers the file; a runtime's default seccomp profile does not let it."""
     script = f"mount -o bind /dev/null /etc/ld.so.preload && {' '.join(GREEDY)}"

@@ -77,6 +77,13 @@ def test_a_container_gets_its_grant(tmp_path: Path) -> None:
             assert spec(world, entry)["containerEdits"] == {
                 "deviceNodes": [{"hostPath": "/dev/test1", "path": "/dev/test1", "permissions": "rw"}],
                 "env": [f"VISIBLE={CARDS[1]}"],
+                "mounts": [
+                    {
+                        "hostPath": str(directory),
+                        "containerPath": "/run/partage",
+                        "options": ["ro", "nosuid", "nodev", "rbind"],
+                    }
+                ],
             }
             assert world.told.conditions["pod-u1", names.CONDITION_ENFORCED][:2] == (True, "shim")
             assert world.watch.names == {entry.name}

@@ -2,8 +2,11 @@
 
 Written beside and renamed *within* the directory: the runtime's cache does not see a file that arrives from elsewhere,
 and nothing half-written is ever read. The name of a device was never used before, so no stale cache can answer for it.
-No hooks: they run as root in the image's hands. What can go wrong: the directory is full, read-only or missing
-(HandOverError; nothing is left of the attempt, and the container does not start).
+No hooks: they run as root in the image's hands. The hand-over's directory is mounted by the spec, too: a volume at
+/var/run, which images have as a link to /run, would hide what kubelet has mounted below, for volumes come after that;
+what a spec mounts is put in place of the mount at the same path, behind all that are as deep. What can go wrong: the
+directory of specs is full, read-only or missing (HandOverError; nothing is left of the attempt, and the container does
+not start).
 """
 
 from __future__ import annotations
@@ -11,8 +14,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from partage.devices.backend import BindMount
 from partage.model import names
 from partage_plugin.handover.store import HandOverError
 from partage_plugin.kubelet.checkpoint import is_name
@@ -81,9 +86,13 @@ class CdiDirectory:
         """Return where the spec of a hand-over lies."""
         return self._path / f"{_PREFIX}{name}{_SUFFIX}"
 
-    def write(self, name: str, edits: ContainerEdits) -> None:
-        """Write the spec of a hand-over, unless it says so already; raises HandOverError and leaves nothing then."""
-        text = json.dumps(spec_of(name, edits), sort_keys=True, separators=(",", ":")).encode()
+    def write(self, name: str, edits: ContainerEdits, directory: Path) -> None:
+        """Write the spec of a hand-over, unless it says so already; raises HandOverError and leaves nothing then.
+
+        `directory`: its own, on the host.
+        """
+        whole = replace(edits, mounts=(*edits.mounts, BindMount(str(directory), names.HOST_ROOT)))
+        text = json.dumps(spec_of(name, whole), sort_keys=True, separators=(",", ":")).encode()
         target, beside = self.file_of(name), self._path / f".{_PREFIX}{name}"
         with contextlib.suppress(OSError):
             if target.read_bytes() == text:

@@ -294,7 +294,7 @@ class Desk:
             if self.is_damaged(claim.name):  # a container that starts has nothing of it mapped
                 self.put_back(claim.name)
             entry = self._store.ensure(claim.name, may_run=claim.may_run)
-            self._cdi.write(claim.name, edits)
+            self._cdi.write(claim.name, edits, entry.path)
             held = self._held.get(claim.name)
             file = PolicyFile.open(entry.policy_path) if held is None else held.file
             try:
