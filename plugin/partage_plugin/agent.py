@@ -219,6 +219,7 @@ class Agent:
             tells_numa=self._choices.tells_numa,
         )
         plugin = DevicePlugin(front)
+        owners.write_again = plugin.list_again
         front.on_handed_over = self._handed_over
         front.clean_up = self._sweeper.sweep
         self.front, self._plugin = front, plugin

@@ -1,9 +1,12 @@
 """Whose request is it? From the ids in `PreStartContainer` to the pods and containers whose hand-overs they are.
 
-Kubelet's checkpoint says it (UID and container of every answer of ours); PodResources is the cross-check where it lists
-the container. Where the checkpoint has a layout that nobody knows, PodResources and what `Allocate` minted for just
-these ids must agree on one container, else the request is refused. Nothing is ever guessed from what is pending. A
-static pod is in the checkpoint by a UID of kubelet's own, and its mirror at the API server has another; nobody binds
+Kubelet's checkpoint says it (UID and container of every answer of ours); PodResources is asked about the pod that it
+names, and must not say otherwise. Where the checkpoint cannot be read, or has a layout that nobody knows, PodResources
+and what `Allocate` minted for just these ids must agree on one container, else the request is refused. Nothing is ever
+guessed from what is pending. Kubelet writes the file from several threads, and an older one may be what stays: with
+each refusal it is made to write it again, so that the next answer is from its latest.
+
+A static pod is in the checkpoint by a UID of kubelet's own, and its mirror at the API server has another; nobody binds
 it, so it has no grant, as `check_bound` says. What can go wrong is Refused; kubelet asks again.
 """
 
@@ -21,7 +24,7 @@ from partage_plugin.kubelet.checkpoint import CheckpointError
 from partage_plugin.refusal import Refused
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from partage_plugin.kubelet.checkpoint import CheckpointFile, Entry
     from partage_plugin.kubelet.minted import Minted
@@ -47,26 +50,34 @@ class Owners:
         self._resources = resources
         self._minted = minted
         self._pods = pods
+        self.write_again: Callable[[], None] = lambda: None  # makes kubelet write its checkpoint anew
 
     async def of(self, ids: Sequence[str]) -> list[Claim]:
         """Return every claim that holds one of these ids; raises Refused. Never an empty list."""
-        subject = f"seats {', '.join(sorted(ids))}"
-        listing = asyncio.ensure_future(self._resources.holding(ids))  # kubelet looks while we do
         try:
-            try:
-                entries = self._checkpoint.read().holding(ids)
-            except CheckpointError as error:
-                log.warning("kubelet's checkpoint cannot be read; PodResources decides alone", error=str(error))
-                return [await self._by_resources(frozenset(ids), await listing, subject, error)]
-            if not entries:
-                limit, step = "it is written before a container starts", "kubelet asks again; see its log if this stays"
-                raise Refused(UNKNOWN, (subject, "in no entry of kubelet's checkpoint", limit, step))
-            claims = [await self._claim(entry, subject) for entry in entries]
-            self._cross_check(claims, await listing, frozenset(ids), subject)
-            return claims
-        finally:
-            listing.cancel()
-            await asyncio.gather(listing, return_exceptions=True)
+            return await self._of(frozenset(ids), f"seats {', '.join(sorted(ids))}")
+        except Refused:
+            self.write_again()
+            raise
+
+    async def _of(self, ids: frozenset[str], subject: str) -> list[Claim]:
+        try:
+            entries = self._checkpoint.read().holding(ids)
+        except CheckpointError as error:
+            log.warning("kubelet's checkpoint cannot be read; PodResources decides alone", error=str(error))
+            return [await self._by_resources(ids, await self._resources.holding(ids), subject, error)]
+        if not entries:
+            limit, step = "it is written before a container starts", "kubelet asks again; see its log if this stays"
+            raise Refused(UNKNOWN, (subject, "in no entry of kubelet's checkpoint", limit, step))
+        claims = [await self._claim(entry, subject) for entry in entries]
+        written = {
+            (claim.pod.namespace, claim.pod.name, claim.container): entry.ids
+            for claim, entry in zip(claims, entries, strict=True)
+        }
+        answers = [self._resources.of_pod(pod.namespace, pod.name) for pod in pods_of(claims)]
+        for holders in await asyncio.gather(*answers):
+            self._cross_check(written, holders or (), ids, subject)
+        return claims
 
     async def _claim(self, entry: Entry, subject: str) -> Claim:
         whose = f"container {entry.container!r} of pod {entry.pod_uid}"
@@ -89,15 +100,26 @@ class Owners:
 
     @staticmethod
     def _cross_check(
-        claims: Iterable[Claim], holders: Iterable[Holder] | None, ids: frozenset[str], subject: str
+        written: Mapping[tuple[str, str, str], frozenset[str]],
+        holders: Iterable[Holder],
+        ids: frozenset[str],
+        subject: str,
     ) -> None:
-        """Refuse where PodResources names another container for just these ids; it leaves out init containers."""
-        ours = {(claim.pod.namespace, claim.pod.name, claim.container) for claim in claims}
-        for holder in holders or ():
-            if holder.ids == ids and (holder.namespace, holder.pod, holder.container) not in ours:
-                value = f"PodResources says {holder.namespace}/{holder.pod}, container {holder.container!r}"
-                limit = f"the checkpoint says {', '.join('/'.join(owner) for owner in sorted(ours))}"
-                raise Refused(CONTRADICTED, (subject, value, limit, "kubelet asks again; see its log if this stays"))
+        """Refuse where PodResources gives a container other ids, or just these to one that is not in the checkpoint.
+
+        A container that it leaves out, as it does ordinary init containers, says nothing.
+        """
+        for holder in holders:
+            known = written.get((holder.namespace, holder.pod, holder.container))
+            if holder.ids == known or (known is None and holder.ids != ids):
+                continue
+            has = ", ".join(sorted(holder.ids))
+            value = f"PodResources says {holder.namespace}/{holder.pod}, container {holder.container!r}, has {has}"
+            says = "; ".join(
+                f"{'/'.join(owner)} has {', '.join(sorted(its))}" for owner, its in sorted(written.items())
+            )
+            step = "kubelet asks again; see its log if this stays"
+            raise Refused(CONTRADICTED, (subject, value, f"the checkpoint says {says}", step))
 
     async def _by_resources(
         self, ids: frozenset[str], listed: Iterable[Holder] | None, subject: str, error: CheckpointError

@@ -65,6 +65,8 @@ class Kubelet(api_pb2_grpc.RegistrationServicer, resources_grpc.PodResourcesList
     devices: dict[str, api_pb2.Device] = field(default_factory=dict)
     lists_init: bool = False
     answers_resources: bool = True
+    gives_resources: bool = True  # whether it has PodResources' Get
+    writes_at_lists: bool = False  # its checkpoint, as the real one does
 
     def __post_init__(self) -> None:
         self._server: grpc.aio.Server | None = None
@@ -72,6 +74,7 @@ class Kubelet(api_pb2_grpc.RegistrationServicer, resources_grpc.PodResourcesList
         self._watching: asyncio.Task[None] | None = None
         self.changed = asyncio.Condition()
         self.lists = 0
+        self.listed_resources = 0  # a List of PodResources is not without effect
         self.names: set[str] = set()  # of sockets that it was told
 
     async def start(self) -> None:
@@ -138,13 +141,32 @@ class Kubelet(api_pb2_grpc.RegistrationServicer, resources_grpc.PodResourcesList
                 async with self.changed:
                     self.devices = {device.ID: device for device in answer.devices}
                     self.lists += 1
+                    if self.writes_at_lists:
+                        self.write_checkpoint()
                     self.changed.notify_all()
 
     async def List(self, request, context):  # type: ignore[no-untyped-def]  # noqa: N802
+        self.listed_resources += 1
         if not self.answers_resources:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "not now")
         listed = (entry for entry in self.entries if self.lists_init or not entry.is_init)
         return resources_pb2.ListPodResourcesResponse(pod_resources=[entry.in_resources for entry in listed])
+
+    async def Get(self, request, context):  # type: ignore[no-untyped-def]  # noqa: N802
+        if not self.answers_resources:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "not now")
+        if not self.gives_resources:
+            await context.abort(grpc.StatusCode.UNKNOWN, "PodResources API Get method disabled")
+        asked = f"{request.pod_namespace}/{request.pod_name}"
+        named = [entry for entry in self.entries if entry.pod == asked]
+        mine = {entry.container: entry for entry in named if entry.uid == named[-1].uid}  # who has the name now
+        if not mine:
+            await context.abort(grpc.StatusCode.UNKNOWN, f"pod {asked} not found")
+        pod = resources_pb2.PodResources(name=request.pod_name, namespace=request.pod_namespace)
+        for entry in mine.values():
+            if self.lists_init or not entry.is_init:
+                pod.containers.add(name=entry.container).devices.add(resource_name=RESOURCE, device_ids=entry.ids)
+        return resources_pb2.GetPodResourcesResponse(pod_resources=pod)
 
     # ---- what a test asks for
 

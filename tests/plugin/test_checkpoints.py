@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 from partage.shm import read_policy
-from partage_plugin.kubelet.checkpoint import CheckpointError, CheckpointFile
+from partage_plugin.kubelet.checkpoint import CHECKPOINT_FILE, CheckpointError, CheckpointFile
 from partage_plugin.proto.deviceplugin.v1beta1 import api_pb2
 from tests.plugin.kubelet import HANG_S, RESOURCE, Kubelet
 from tests.plugin.test_handover import held_open, refused, run
@@ -98,14 +98,83 @@ def test_ids_that_kubelet_gave_to_nobody(tmp_path: Path) -> None:
     run(go())
 
 
-def test_podresources_contradicts(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("container", "ids"), [("app", ("another-seat",)), ("beside", None)], ids=["ids", "container"])
+def test_podresources_contradicts(tmp_path: Path, container: str, ids: tuple[str, ...] | None) -> None:
+    """Asked about the pod that the checkpoint names, it gives its container other ids, or these to another one."""
+
     async def go() -> None:
         world = World(tmp_path)
         async with world.running():
             await world.pods.put(pod_of("u1", app=part()))
             entry = await world.kubelet.allocate("u1", "default/pod-u1", "app")
-            entry.pod = "default/somebody-else"
-            assert "somebody-else" in await refused(world, entry)
+            entry.container, entry.ids = container, ids or entry.ids
+            request = api_pb2.PreStartContainerRequest(devices_ids=world_ids(world))
+            with pytest.raises(grpc.aio.AioRpcError, match="PodResources says default/pod-u1, container"):
+                await world.kubelet.plugin().PreStartContainer(request, timeout=HANG_S)
+
+    run(go())
+
+
+def world_ids(world: World) -> tuple[str, ...]:
+    """Return the ids of the one container that the checkpoint has."""
+    (entry,) = CheckpointFile(world.places.plugins, RESOURCE).read().entries
+    return tuple(entry.ids)
+
+
+@pytest.mark.parametrize("gives", [True, False], ids=["get", "no-get"])
+def test_kubelet_is_not_made_to_count_its_devices_anew(tmp_path: Path, *, gives: bool) -> None:
+    """A `List` frees what kubelet has chosen and not handed out yet, of any plugin: a checkpoint spares it."""
+
+    async def go() -> None:
+        world = World(tmp_path)
+        world.kubelet.gives_resources = gives
+        async with world.running():
+            await world.pods.put(pod_of("u1", init=part(share(0)), app=part(share(0))))
+            init = await world.kubelet.allocate("u1", "default/pod-u1", "init", init=True)
+            app = await world.kubelet.allocate("u1", "default/pod-u1", "app", ids=init.ids)
+            for entry in (init, app):
+                await world.kubelet.pre_start(entry)
+                assert read_policy(world.places.root / entry.name / "policy").is_open
+            assert world.kubelet.listed_resources == 0
+
+    run(go())
+
+
+def test_a_pod_that_podresources_does_not_know(tmp_path: Path) -> None:
+    """Kubelet does not know the pod any more: its checkpoint has a UID, and says whose it was."""
+
+    async def go() -> None:
+        world = World(tmp_path)
+        async with world.running():
+            await world.pods.put(pod_of("u1", name="web-0", app=part()))
+            entry = await world.kubelet.allocate("u1", "default/web-0", "app")
+            world.kubelet.entries.clear()
+            await world.kubelet.pre_start(entry)
+            assert read_policy(world.places.root / entry.name / "policy").is_open
+
+    run(go())
+
+
+@pytest.mark.parametrize("text", ["older", "garbage"])
+def test_a_checkpoint_that_does_not_tell_is_written_again(tmp_path: Path, text: str) -> None:
+    """Kubelet's threads overtake each other and leave a file from before the answer: it is not left at that."""
+
+    async def go() -> None:
+        world = World(tmp_path)
+        kubelet = world.kubelet
+        kubelet.writes_at_lists = True
+        async with world.running():
+            await world.pods.put(pod_of("u1", init=part(share(1)), app=part(share(1))))
+            before = (world.places.plugins / CHECKPOINT_FILE).read_text() if text == "older" else text
+            init = await kubelet.allocate("u1", "default/pod-u1", "init", init=True)
+            app = await kubelet.allocate("u1", "default/pod-u1", "app", ids=init.ids)
+            kubelet.write_raw_checkpoint(before)
+            lists = kubelet.lists
+            await refused(world, init)
+            await kubelet.until(lambda kubelet: kubelet.lists > lists)
+            for entry in (init, app):
+                await kubelet.pre_start(entry)
+                assert read_policy(world.places.root / entry.name / "policy").is_open
 
     run(go())
 
@@ -119,14 +188,14 @@ class Busy(Kubelet):
         self.asked = 0
         self.both, self.goes_on = asyncio.Event(), asyncio.Event()
 
-    async def List(self, request: Any, context: Any) -> Any:  # noqa: N802
+    async def Get(self, request: Any, context: Any) -> Any:  # noqa: N802
         self.asked += 1
         if self.asked == 1:
             await self.both.wait()
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")
         self.both.set()
         await self.goes_on.wait()
-        return await super().List(request, context)
+        return await super().Get(request, context)
 
 
 def test_k11_a_cross_check_that_cannot_be_made_ends_no_other(tmp_path: Path) -> None:

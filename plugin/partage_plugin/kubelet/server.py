@@ -48,6 +48,7 @@ class DevicePlugin(api_pb2_grpc.DevicePluginServicer):
     def __init__(self, front: Front) -> None:
         self._front = front
         self._changed = asyncio.Event()
+        self._again = 0  # how often the list was to be sent as it is
         self._streams = 0
         self._streams_changed = asyncio.Event()
 
@@ -64,6 +65,11 @@ class DevicePlugin(api_pb2_grpc.DevicePluginServicer):
         """Let every follower have the list of seats again, if it is another one than it has."""
         event, self._changed = self._changed, asyncio.Event()
         event.set()
+
+    def list_again(self) -> None:
+        """Let every follower have the list again though it is the same: kubelet writes its checkpoint at each."""
+        self._again += 1
+        self.seats_changed()
 
     def _count(self, by: int) -> None:
         self._streams += by
@@ -87,13 +93,13 @@ class DevicePlugin(api_pb2_grpc.DevicePluginServicer):
         self._count(1)
         log.info("kubelet lists")  # from here on it asks this agent and no former one
         try:
-            told: tuple[seating.Seat, ...] | None = None
+            told: tuple[int, tuple[seating.Seat, ...]] | None = None
             while True:
                 changed = self._changed
-                now = self._front.seats()
+                now = self._again, self._front.seats()
                 if now != told:
                     told = now
-                    yield api_pb2.ListAndWatchResponse(devices=[_device(seat) for seat in now])
+                    yield api_pb2.ListAndWatchResponse(devices=[_device(seat) for seat in now[1]])
                 await changed.wait()
         finally:
             self._count(-1)

@@ -39,12 +39,23 @@ class PodResourcesListerStub:
                 request_serializer=partage__plugin_dot_proto_dot_podresources_dot_v1_dot_api__pb2.ListPodResourcesRequest.SerializeToString,
                 response_deserializer=partage__plugin_dot_proto_dot_podresources_dot_v1_dot_api__pb2.ListPodResourcesResponse.FromString,
                 _registered_method=True)
+        self.Get = channel.unary_unary(
+                '/v1.PodResourcesLister/Get',
+                request_serializer=partage__plugin_dot_proto_dot_podresources_dot_v1_dot_api__pb2.GetPodResourcesRequest.SerializeToString,
+                response_deserializer=partage__plugin_dot_proto_dot_podresources_dot_v1_dot_api__pb2.GetPodResourcesResponse.FromString,
+                _registered_method=True)
 
 
 class PodResourcesListerServicer:
     """Missing associated documentation comment in .proto file."""
 
     def List(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Get(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -57,6 +68,11 @@ def add_PodResourcesListerServicer_to_server(servicer, server):
                     servicer.List,
                     request_deserializer=partage__plugin_dot_proto_dot_podresources_dot_v1_dot_api__pb2.ListPodResourcesRequest.FromString,
                     response_serializer=partage__plugin_dot_proto_dot_podresources_dot_v1_dot_api__pb2.ListPodResourcesResponse.SerializeToString,
+            ),
+            'Get': grpc.unary_unary_rpc_method_handler(
+                    servicer.Get,
+                    request_deserializer=partage__plugin_dot_proto_dot_podresources_dot_v1_dot_api__pb2.GetPodResourcesRequest.FromString,
+                    response_serializer=partage__plugin_dot_proto_dot_podresources_dot_v1_dot_api__pb2.GetPodResourcesResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -86,6 +102,33 @@ class PodResourcesLister:
             '/v1.PodResourcesLister/List',
             partage__plugin_dot_proto_dot_podresources_dot_v1_dot_api__pb2.ListPodResourcesRequest.SerializeToString,
             partage__plugin_dot_proto_dot_podresources_dot_v1_dot_api__pb2.ListPodResourcesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Get(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/v1.PodResourcesLister/Get',
+            partage__plugin_dot_proto_dot_podresources_dot_v1_dot_api__pb2.GetPodResourcesRequest.SerializeToString,
+            partage__plugin_dot_proto_dot_podresources_dot_v1_dot_api__pb2.GetPodResourcesResponse.FromString,
             options,
             channel_credentials,
             insecure,
