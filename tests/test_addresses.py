@@ -92,6 +92,7 @@ def test_k14_probes_find_us_in_clusters_of_either_family(serving: object, addres
             writer.write(b"GET /none HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
             assert (await reader.read()).startswith(b"HTTP/1.1 404 "), host
             writer.close()
+            await writer.wait_closed()
 
     async def go() -> None:
         for left in reversed(range(ATTEMPTS)):
