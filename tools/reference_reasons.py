@@ -106,8 +106,8 @@ AGENT: Final[Mapping[str, tuple[str, str]]] = {
         "make room and let the agent write to `places.library`; or " + _ANEW,
     ),
     "LimitCovered": (
-        "a volume of the container lies over what holds its limits",
-        "create the pod again with that volume mounted elsewhere",
+        "a volume of the container, or its `terminationMessagePath`, lies over what holds its limits",
+        "create the pod again with that elsewhere",
     ),
     "OwnerUnknown": (
         "kubelet's checkpoint does not say whose the device ids are, or another device plugin answered for them",
