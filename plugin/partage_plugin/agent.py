@@ -114,7 +114,8 @@ class Agent:
         self._library = library
         self._lock = OwnerLock(places.root, self._clock, f"node {choices.node}", places.plugins)
         self._store = Store(places.root)
-        self._cdi = CdiDirectory(places.cdi)
+        self.runtime = ""  # of containers, as the node's status names it; empty: not known yet
+        self._cdi = CdiDirectory(places.cdi, lambda: self.runtime)
         self._grants = Grants(choices.node)
         self._choices = choices
         self.desk = self._make_desk(watch, context_of)

@@ -42,6 +42,7 @@ class NodeMeta:
 
     annotations: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
+    runtime: str = ""  # of containers, as its status names it
 
 
 class NodeObject(Protocol):
@@ -66,7 +67,9 @@ class NodeWriter:
         *,
         say: Callable[[], Say],
         safe: Callable[[], tuple[SafeMode, ...]] = tuple,
+        on_runtime: Callable[[str], None] = lambda _: None,
     ) -> None:
+        self._on_runtime = on_runtime
         self._node = node
         self._api = api
         self._cards = cards
@@ -123,6 +126,7 @@ class NodeWriter:
         if not self._cards.by_uuid:
             return  # nothing was looked for yet: what an earlier agent wrote stands
         there = await self._api.read()
+        self._on_runtime(there.runtime)
         self.cordoned = parse_cordon(there.annotations.get(CORDON))
         text = node_text(
             whole_inventory(self._cards), self._say(), self._safe(), there.annotations.get(names.DEVICES), self._node

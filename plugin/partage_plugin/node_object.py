@@ -25,9 +25,12 @@ class KubeNode:
         self._name = name
 
     async def read(self) -> NodeMeta:
-        """Return its annotations and labels as they are now; raises KubeError."""
-        found = (await self._client.get(Node, self._name)).metadata
-        return NodeMeta(*((found.annotations or {}, found.labels or {}) if found is not None else ({}, {})))
+        """Return its annotations, labels and container runtime as they are now; raises KubeError."""
+        found = await self._client.get(Node, self._name)
+        info = found.status.nodeInfo if found.status is not None else None
+        runtime = info.containerRuntimeVersion if info is not None else ""
+        meta = found.metadata
+        return NodeMeta(*((meta.annotations or {}, meta.labels or {}) if meta is not None else ({}, {})), runtime)
 
     async def merge(self, annotations: Mapping[str, str], labels: Mapping[str, str]) -> None:
         """Set these, and leave all others; raises KubeError."""

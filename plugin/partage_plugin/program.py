@@ -118,7 +118,13 @@ class _World:
             cordoned=self._cordoned,
         )
         self._node = NodeWriter(
-            settings.node, KubeNode(client, settings.node), self.agent.cards, clock, say=self._say, safe=self._safe
+            settings.node,
+            KubeNode(client, settings.node),
+            self.agent.cards,
+            clock,
+            say=self._say,
+            safe=self._safe,
+            on_runtime=self._runs_by,
         )
         self.agent.tell_node = self._node.tell
         reader = Reader(lambda: held_of(self.agent), lambda: card_figures(self.agent.cards), use=self._backend.use)
@@ -173,6 +179,9 @@ class _World:
 
     async def _cordoned(self) -> frozenset[str]:
         return await self._node.cordoned_now()
+
+    def _runs_by(self, runtime: str) -> None:
+        self.agent.runtime = runtime
 
     def _safe(self) -> tuple[SafeMode, ...]:
         front = self.agent.front

@@ -113,6 +113,29 @@ def test_all_that_the_driver_loads_is_in_the_container(root: Path, name: str) ->
     assert {f"{place}/{name}" for place in PLACES} <= at, "copied from a spec"
 
 
+def test_groups_that_a_spec_gives_containers_are_theirs(root: Path) -> None:
+    """Of all containers, and of each card: containers of other users open the nodes by them."""
+    made = spec("GPU-0", "GPU-1")
+    made["containerEdits"]["additionalGids"] = [44, 0]
+    (root / "cdi-a").mkdir()
+    for device, gids in zip(made["devices"], ([109, 44], [1 << 31]), strict=True):
+        device["containerEdits"]["additionalGids"] = gids
+    (root / "cdi-a" / "nvidia.json").write_text(json.dumps(made))
+    assert real_edits([raw(0)], options(root)).groups == (44, 109)
+    assert real_edits([raw(1), raw(0)], options(root)).groups == (44, 109, 1 << 31)
+
+
+@pytest.mark.parametrize("gids", [[-1], ["44"], [1 << 32], [(1 << 32) - 1], [True], list(range(65)), 44])
+def test_a_spec_with_groups_that_are_none_is_left_out(root: Path, gids: Any) -> None:
+    made = spec("GPU-0")
+    made["containerEdits"]["additionalGids"] = gids
+    (root / "cdi-a").mkdir()
+    (root / "cdi-a" / "nvidia.json").write_text(json.dumps(made))
+    found = real_edits([raw(0)], options(root))
+    assert found.groups == ()
+    assert "NVIDIA_CTK_LIBCUDA_DIR" not in found.env, "by the driver's files"
+
+
 def test_a_driver_root_that_the_agent_sees_elsewhere(root: Path) -> None:
     roots = Roots(driver=Path("/run/nvidia/driver"), driver_here=root, dev_here=root)
     found = real_edits([raw(0)], Options(roots=roots, cdi_specs=()))

@@ -15,7 +15,7 @@ from partage.model import UsageError, names
 from partage.model.node_devices import DeviceLink, SafeMode, parse_node_devices
 from partage_plugin import node as node_room
 from partage_plugin.cards import Cards
-from partage_plugin.node import NodeMeta, NodeWriter
+from partage_plugin.node import LOOK_EVERY_S, NodeMeta, NodeWriter
 from partage_plugin.node_text import Say, node_text, whole_inventory
 from tests.devices.clock import HandClock
 from tests.plugin.kubelet import HANG_S
@@ -79,7 +79,16 @@ class World:
     def __init__(self, node: Node, say: Say = SAY) -> None:
         self.node, self.say, self.safe = node, say, ()
         self.cards, self.clock = Cards(), HandClock()
-        self.writer = NodeWriter("n1", node, self.cards, self.clock, say=lambda: self.say, safe=lambda: self.safe)
+        self.runtimes: list[str] = []
+        self.writer = NodeWriter(
+            "n1",
+            node,
+            self.cards,
+            self.clock,
+            say=lambda: self.say,
+            safe=lambda: self.safe,
+            on_runtime=self.runtimes.append,
+        )
 
     async def pass_time(self, seconds: float) -> None:
         """Let so much time go by, in steps, with everything done that is due."""
@@ -131,6 +140,15 @@ def test_cards_are_written_once_and_ten_quiet_minutes_write_nothing() -> None:
     assert (devices.gen, devices.agent, devices.oversub) == (1, "1.0", 1000)
     assert [device.memory for device in devices.devices] == [72228 * MI] * 2
     assert devices.links[0][1] == DeviceLink(kind="nvlink", lanes=12)
+
+
+def test_the_runtime_is_told_at_each_look() -> None:
+    async def story(world: World) -> None:
+        await found(world, inventory())
+        world.node.meta = NodeMeta(world.node.meta.annotations, world.node.meta.labels, "containerd://2.2.9")
+        await world.pass_time(LOOK_EVERY_S + 1)
+
+    assert play(Node(), story).runtimes == ["", "containerd://2.2.9"]
 
 
 def test_a_restarted_agent_writes_nothing_where_nothing_changed() -> None:

@@ -4,9 +4,10 @@ Written beside and renamed *within* the directory: the runtime's cache does not 
 and nothing half-written is ever read. The name of a device was never used before, so no stale cache can answer for it.
 No hooks: they run as root in the image's hands. The hand-over's directory is mounted by the spec, too: a volume at
 /var/run, which images have as a link to /run, would hide what kubelet has mounted below, for volumes come after that;
-what a spec mounts is put in place of the mount at the same path, behind all that are as deep. What can go wrong: the
-directory of specs is full, read-only or missing (HandOverError; nothing is left of the attempt, and the container does
-not start).
+what a spec mounts is put in place of the mount at the same path, behind all that are as deep. Groups are a field of
+later specs, and a runtime that does not know it leaves out the whole file: they are named where it is known to
+(`knows_groups`). What can go wrong: the directory of specs is full, read-only or missing (HandOverError; nothing is
+left of the attempt, and the container does not start).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,12 +25,14 @@ from partage_plugin.handover.store import HandOverError
 from partage_plugin.kubelet.checkpoint import is_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from partage.devices.backend import ContainerEdits
 
 CDI_VERSION: Final = "0.5.0"  # the lowest that has all fields used here
+_WITH_GROUPS: Final = "0.7.0"  # the lowest that has those
+_RUNTIMES: Final = {"containerd": (2, 0), "cri-o": (1, 31)}  # since when each reads that
 SIZE: Final = 4096  # bytes that a spec has about
 _PREFIX: Final = names.CDI_KIND.replace("/", "-") + "-"
 _SUFFIX: Final = ".json"
@@ -39,8 +43,17 @@ def device_name(name: str) -> str:
     return f"{names.CDI_KIND}={name}"
 
 
-def spec_of(name: str, edits: ContainerEdits) -> dict[str, Any]:
-    """Return the spec of one hand-over."""
+def knows_groups(runtime: str) -> bool | None:
+    """Whether a runtime, as a node's status names it (`containerd://2.2.9`), reads specs with groups; None: unknown."""
+    name, _, version = runtime.partition("://")
+    found = re.match(r"v?(\d{1,6})\.(\d{1,6})", version, re.ASCII)
+    if found is None:
+        return None
+    return (int(found[1]), int(found[2])) >= _RUNTIMES.get(name, (1 << 30, 0))
+
+
+def spec_of(name: str, edits: ContainerEdits, *, groups: bool = False) -> dict[str, Any]:
+    """Return the spec of one hand-over; `groups`: those of the edits, too."""
     container: dict[str, Any] = {}
     if edits.env:
         container["env"] = [f"{key}={value}" for key, value in sorted(edits.env.items())]
@@ -57,15 +70,26 @@ def spec_of(name: str, edits: ContainerEdits) -> dict[str, Any]:
             }
             for mount in edits.mounts
         ]
+    version = CDI_VERSION
+    if groups and edits.groups:
+        container["additionalGids"], version = list(edits.groups), _WITH_GROUPS
     device = {"name": name, "containerEdits": container}
-    return {"cdiVersion": CDI_VERSION, "kind": names.CDI_KIND, "devices": [device]}
+    return {"cdiVersion": version, "kind": names.CDI_KIND, "devices": [device]}
+
+
+def _text(spec: dict[str, Any]) -> bytes:
+    return json.dumps(spec, sort_keys=True, separators=(",", ":")).encode()
 
 
 class CdiDirectory:
-    """Where the runtime looks for specs that programs write: /var/run/cdi."""
+    """Where the runtime looks for specs that programs write: /var/run/cdi.
 
-    def __init__(self, path: Path) -> None:
+    `runtime`: which one that is, as the node's status says it; empty while nobody knows.
+    """
+
+    def __init__(self, path: Path, runtime: Callable[[], str] = str) -> None:
         self._path = path
+        self._runtime = runtime
         self._largest = SIZE  # of the specs so far, in bytes
         self._has_failed = True  # to write, the last time; nothing was written yet
 
@@ -89,13 +113,15 @@ class CdiDirectory:
     def write(self, name: str, edits: ContainerEdits, directory: Path) -> None:
         """Write the spec of a hand-over, unless it says so already; raises HandOverError and leaves nothing then.
 
-        `directory`: its own, on the host.
+        `directory`: its own, on the host. While nobody knows the runtime, groups that an agent before has named stay.
         """
         whole = replace(edits, mounts=(*edits.mounts, BindMount(str(directory), names.HOST_ROOT)))
-        text = json.dumps(spec_of(name, whole), sort_keys=True, separators=(",", ":")).encode()
+        knows = knows_groups(self._runtime())
+        text = _text(spec_of(name, whole, groups=knows is True))
         target, beside = self.file_of(name), self._path / f".{_PREFIX}{name}"
         with contextlib.suppress(OSError):
-            if target.read_bytes() == text:
+            there = target.read_bytes()
+            if there == text or (knows is None and there == _text(spec_of(name, whole, groups=True))):
                 return
         self._largest = max(self._largest, len(text))
         with self._translated(target, beside, len(text)):

@@ -98,11 +98,15 @@ class DeviceNode:
 
 @dataclass(frozen=True, slots=True)
 class ContainerEdits:
-    """What a container needs to reach its cards and no others. No hooks: they run as root in the image's hands."""
+    """What a container needs to reach its cards and no others. No hooks: they run as root in the image's hands.
+
+    `groups`: to which its processes belong besides, for nodes that are theirs alone; never root's.
+    """
 
     env: Mapping[str, str] = field(default_factory=dict)
     mounts: tuple[BindMount, ...] = ()
     nodes: tuple[DeviceNode, ...] = ()
+    groups: tuple[int, ...] = ()
 
 
 class Backend(Protocol):

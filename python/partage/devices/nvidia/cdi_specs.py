@@ -25,6 +25,8 @@ KIND: Final = "nvidia.com/gpu"
 _SUFFIXES: Final = (".json", ".yaml", ".yml")
 _OURS: Final = names.CDI_KIND.partition("/")[0]  # what the names of our own specs begin with: one a container
 _SIZE_MAX: Final = 4 << 20  # bytes of a spec
+_Gid = Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 2)]
+_Gids = Annotated[tuple[_Gid, ...], msgspec.Meta(max_length=64)]
 
 log = structlog.get_logger("partage.nvidia")
 
@@ -45,6 +47,7 @@ class _Edits(msgspec.Struct, frozen=True):
     env: tuple[str, ...] | None = None
     nodes: tuple[_Node, ...] | None = msgspec.field(name="deviceNodes", default=None)
     mounts: tuple[_Mount, ...] | None = None
+    groups: _Gids | None = msgspec.field(name="additionalGids", default=None)
 
 
 class _Device(msgspec.Struct, frozen=True):
@@ -135,4 +138,5 @@ def _copied(edits: _Edits) -> ContainerEdits:
         nodes=tuple(
             DeviceNode(node.host or node.path, node.path, node.permissions or "rw") for node in edits.nodes or ()
         ),
+        groups=tuple(gid for gid in edits.groups or () if gid),  # 0 says nothing there
     )

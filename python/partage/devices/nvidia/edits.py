@@ -121,10 +121,14 @@ def _joined(parts: Iterable[ContainerEdits], env: dict[str, str]) -> ContainerEd
     variables: dict[str, str] = {}
     mounts: dict[str, BindMount] = {}
     nodes: dict[str, DeviceNode] = {}
+    groups: set[int] = set()
     for part in parts:
+        groups |= set(part.groups)
         variables |= part.env
         mounts = {**{mount.container: mount for mount in part.mounts}, **mounts}
         nodes = {**{node.container: node for node in part.nodes}, **nodes}
     ordered_mounts = tuple(mounts[key] for key in sorted(mounts))
     ordered_nodes = tuple(nodes[key] for key in sorted(nodes))
-    return ContainerEdits({**variables, **env, TOOLKIT: _KEEP_OUT}, ordered_mounts, ordered_nodes)
+    return ContainerEdits(
+        {**variables, **env, TOOLKIT: _KEEP_OUT}, ordered_mounts, ordered_nodes, tuple(sorted(groups))
+    )
