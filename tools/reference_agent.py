@@ -47,7 +47,7 @@ def _default(key: Key) -> str:
 
 def _row(key: Key) -> str:
     flag = f"`{key.flag}`" if key.has_flag else ""
-    text = key.text.replace("|", "\\|")
+    text = key.told.replace("|", "\\|")
     return f"| `{key.name}` | {flag} | {_default(key)} | {text}{' Live.' if key.live else ''} |"
 
 

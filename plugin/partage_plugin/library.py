@@ -106,8 +106,13 @@ def install(source: Path, directory: Path, version: str = __version__) -> HostLi
     home = directory / version
     library = HostLibrary(home / names.LIBRARY, home / PRELOAD_NAME)
     try:
+        content = source.read_bytes()
+    except OSError as error:
+        value, step = f"cannot be read ({error.strerror or error})", "correct `library`, or leave it empty"
+        raise LaunchError(str(source), value, "containers get a copy of it", step) from error
+    try:
         home.mkdir(mode=0o755, parents=True, exist_ok=True)
-        _put(library.path, source.read_bytes(), 0o755)
+        _put(library.path, content, 0o755)
         _put(library.preload, f"{names.CONTAINER_LIBRARY}\n".encode(), 0o644)
     except OSError as error:
         value = f"cannot be written ({error.strerror or error})"

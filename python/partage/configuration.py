@@ -56,6 +56,18 @@ class Key:
         return ".".join(self.path)
 
     @property
+    def words(self) -> tuple[str, ...]:
+        """The words that it may be; none where it is not one of a few."""
+        items = self.kind.item_type if isinstance(self.kind, msgspec.inspect.VarTupleType) else self.kind
+        values = items.values if isinstance(items, msgspec.inspect.LiteralType) else ()
+        return tuple(filter(None, map(str, values)))
+
+    @property
+    def told(self) -> str:
+        """What it is for, and its words where there is a choice."""
+        return f"{self.text} Accepted: {', '.join(self.words)}." if len(self.words) > 1 else self.text
+
+    @property
     def flag(self) -> str:
         """The flag that sets it."""
         return "--" + "-".join(_BOUNDARY.sub("-", part).lower() for part in self.path)
@@ -188,7 +200,7 @@ class Layout(Generic[S]):
         for one in self.keys():
             if not one.has_flag:
                 continue
-            text = one.text.replace("%", "%%")
+            text = one.told.replace("%", "%%")
             if isinstance(one.kind, msgspec.inspect.BoolType):
                 made.add_argument(one.flag, dest=one.name, nargs="?", const="true", metavar="BOOL", help=text)
             else:
@@ -221,7 +233,8 @@ class Layout(Generic[S]):
         try:
             typed = msgspec.convert({one.path[-1]: value}, self._alone(one), strict=False)
         except msgspec.ValidationError as error:
-            raise UsageError(source, f"'{text}'", str(error), self.step) from error
+            what = str(error).partition(" - at `$")[0]
+            raise UsageError(source, f"'{text}'", _accepted(one) or what, self.step) from error
         return msgspec.to_builtins(getattr(typed, typed.__struct_fields__[0]))
 
     def _alone(self, one: Key) -> type[msgspec.Struct]:
@@ -251,7 +264,10 @@ class Layout(Generic[S]):
             return msgspec.convert(document, self.settings)
         except msgspec.ValidationError as error:
             what, _, where = str(error).partition(" - at `$.")
-            raise UsageError(f"{source}, key '{where.rstrip('`')}'", "not taken", what, self.step) from error
+            name = where.rstrip("`")
+            known = {one.name: one for one in self.keys()}.get(name.partition("[")[0])
+            limit = (_accepted(known) if known else "") or what
+            raise UsageError(f"{source}, key '{name}'", "not taken", limit, self.step) from error
 
     def compare(self, current: S, wanted: S) -> Reloaded[S]:
         """Return what of the wanted settings is in force without a restart, and what waits for one."""
@@ -266,6 +282,10 @@ class Layout(Generic[S]):
             if one.live:
                 put(in_force, one.path, change.after)
         return Reloaded(msgspec.convert(in_force, self.settings), tuple(live), tuple(later))
+
+
+def _accepted(one: Key) -> str:
+    return f"accepted: {', '.join(one.words)}" if one.words else ""
 
 
 def put(document: dict[str, Any], path: tuple[str, ...], value: Any) -> None:

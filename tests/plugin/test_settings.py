@@ -10,6 +10,7 @@ import pytest
 from partage.devices.nvidia.options import APPLICATION_XIDS
 from partage.model import UsageError
 from partage.run import libraries
+from partage.scheduler.settings import LAYOUT as SCHEDULER
 from partage.sim import machine, profiles
 from partage_plugin import program
 from partage_plugin.configure import Change, keys, load, reload
@@ -125,6 +126,31 @@ def test_a_wrong_value_is_refused_by_name(tmp_path: Path, text: str, says: str) 
     with pytest.raises(UsageError) as refused:
         of(tmp_path, text, "--nvidia-gds")
     assert says in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "flag", "words"),
+    [
+        ("driver", "--driver", "auto, real, simulated"),
+        ("delivery", "--delivery", "preload-file, variable"),
+        ("logLevel", "--log-level", "debug, error, info, warning"),
+        ("apiVersion", "", "config.partage.io/v1alpha1"),
+    ],
+)
+def test_where_only_some_words_are_taken_they_are_named(tmp_path: Path, name: str, flag: str, words: str) -> None:
+    with pytest.raises(UsageError, match=f"key '{name}': not taken; accepted: {words};"):
+        of(tmp_path, f"{name}: nvidia")
+    if flag:
+        with pytest.raises(UsageError, match=f"flag {flag}: 'nvidia'; accepted: {words};"):
+            load([f"{flag}=nvidia"], {})
+        assert words in next(one for one in keys() if one.name == name).told
+
+
+def test_the_words_of_a_list_are_named(tmp_path: Path) -> None:
+    file = tmp_path / "scheduler.yaml"
+    file.write_text("placement: {cardPolicies: [spread, binpak]}")
+    with pytest.raises(UsageError, match=r"cardPolicies\[1\]': not taken; accepted: binpack, mutex, numa, spread"):
+        SCHEDULER.load(["--config", str(file)], {})
 
 
 def test_a_file_that_was_named_must_be_there(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 from partage.model import LaunchError
 from partage_plugin import agent as agents
 from partage_plugin import shown
+from partage_plugin.library import install
 from partage_plugin.writing import TRIALS, Directory, Writing
 from tests.plugin.test_handover import run
 from tests.plugin.test_life import started, until
@@ -74,6 +75,7 @@ def test_a_read_only_directory_is_told_before_any_pod_fails(tmp_path: Path, moun
         place = world.places.cdi
         mounted(place)
         async with world.running() as agent:
+            await until(lambda: agent.is_ready)  # kubelet has registered it, and lists a moment later
             remount(place, "ro")
             await until(lambda: not_ready(agent))
             (reason,) = not_ready(agent)
@@ -120,6 +122,7 @@ def test_a_library_that_cannot_be_put_back_is_told(tmp_path: Path) -> None:
     async def go() -> None:
         world = World(tmp_path)
         async with world.running() as agent:
+            await until(lambda: agent.is_ready)
             source = world.library.read_bytes()
             world.library.unlink()
             (installed,) = world.places.library.glob("*/libvgpu.so")
@@ -162,3 +165,10 @@ def test_what_passes_is_not_told_and_what_is_well_is_not_tried() -> None:
     before = len(tried)
     writing.look()
     assert len(tried) == before
+
+
+def test_a_library_that_is_not_there_is_named_and_not_where_it_would_go(tmp_path: Path) -> None:
+    with pytest.raises(LaunchError) as refused:
+        install(tmp_path / "none.so", tmp_path / "host")
+    assert str(refused.value).startswith(f"{tmp_path / 'none.so'}: cannot be read (No such file or directory); ")
+    assert "`library`" in refused.value.step
