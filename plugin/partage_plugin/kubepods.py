@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lightkube.resources.core_v1 import Pod as KubePod
 
+from partage.devices.quantity import parse_quantity
 from partage.kube import Informer, key_of
 from partage.model import KubeError
 from partage.model.need import Role
@@ -147,8 +148,8 @@ def pod_of(found: KubePod) -> Pod:
 def _asks(container: Any) -> dict[str, int]:
     """Return the extended resources of a container: whole numbers, under names with a domain."""
     limits = (container.resources.limits if container.resources else None) or {}
-    counts = {name: str(value) for name, value in limits.items() if "/" in name}
-    return {name: int(value) for name, value in counts.items() if value.isascii() and value.isdigit() and int(value)}
+    counts = {name: parse_quantity(value) for name, value in limits.items() if "/" in name}  # 3000 is told as 3k
+    return {name: int(one.value) for name, one in counts.items() if one is not None and one.is_whole and one.value}
 
 
 def _mounts(container: Any) -> tuple[str, ...]:
