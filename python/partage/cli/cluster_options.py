@@ -42,7 +42,7 @@ def needs_cluster(command: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        step = "install `partage[agent]`"
+        step = "in a clone: pip install '.[agent]'"
         raise UsageError(
             f"partage {command}", f"package {error.name} is not there", "it asks a cluster", step
         ) from error
