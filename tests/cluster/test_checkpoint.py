@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -87,3 +91,31 @@ def test_a_checkpoint_that_does_not_tell(agent: NodeAgent, namespace: Namespace,
 
 def restarts(made: Json) -> int:
     return int(made["status"]["initContainerStatuses"][1]["restartCount"])
+
+
+def test_a_sandbox_made_anew(agent: NodeAgent, namespace: Namespace) -> None:
+    """Its first process was killed: init containers run again by the ids that an answer of before has, without another
+    `Allocate`, and each container has its own share again."""
+    bound(agent, namespace, "a", 3000)
+    made = namespace.wait("a", running, what="Running")
+    there = set(agent.hand_overs())
+    (first,) = (pid for pid in agent.cluster.node.container_pids() if is_first(pid, made["metadata"]["uid"]))
+    os.kill(first, signal.SIGKILL)
+
+    def again(now: Json) -> bool:
+        statuses = [*now["status"]["initContainerStatuses"], *now["status"]["containerStatuses"]]
+        return running(now) and all(status["restartCount"] == 1 for status in statuses)
+
+    namespace.wait("a", again, what="all of its containers started anew")
+    for at, kind in enumerate(KINDS):
+        assert total(namespace, "a", kind) == (3000 + at) * MI
+    assert set(agent.hand_overs()) == there
+
+
+def is_first(pid: int, uid: str) -> bool:
+    """Return whether a process is the one that holds a pod's namespaces."""
+    place = Path(f"/proc/{pid}")
+    with suppress(OSError):  # it has ended
+        in_pod = uid in (place / "cgroup").read_text().replace("_", "-")
+        return in_pod and b"pause" in (place / "cmdline").read_bytes()
+    return False
