@@ -15,7 +15,7 @@ import pytest
 from partage import locks
 from partage._abi import lib
 from partage.run.processes import find_process
-from tests.container.conftest import MIB, Program, Share
+from tests.container.conftest import MIB, Node, Program, Share
 
 UID = 12345
 OUT_OF_MEMORY = "2"
@@ -32,7 +32,7 @@ def launches_in_turns(share: Share, program: Program) -> bool:
 
 
 @pytest.mark.parametrize(("uid", "user_ns"), [(UID, False), (0, True), (0, False)], ids=["user", "user-ns", "root"])
-def test_a_container_has_its_share_and_its_turns(node, *, uid, user_ns):
+def test_a_container_has_its_share_and_its_turns(node: Node, *, uid: int, user_ns: bool) -> None:
     share = node.share("h-1")
     with share.start(uid, user_ns=user_ns) as program:
         assert program.lines.get("self") == ["1"], program.lines
@@ -43,7 +43,7 @@ def test_a_container_has_its_share_and_its_turns(node, *, uid, user_ns):
         assert (node.stats().tenants, node.stats().gated, node.stats().devices) == (1, 1, 1)
 
 
-def test_two_containers_take_turns(node):
+def test_two_containers_take_turns(node: Node) -> None:
     first, second = node.share("h-1"), node.share("h-2")
     with first.start(UID) as one, second.start(UID + 1) as two:
         one.order("launch", 300)
@@ -52,7 +52,7 @@ def test_two_containers_take_turns(node):
         assert min(first.serial(), second.serial()) > 1, "each had more than one turn"
 
 
-def test_a_process_is_known_by_its_pid_outside_and_given_back_when_it_dies(node):
+def test_a_process_is_known_by_its_pid_outside_and_given_back_when_it_dies(node: Node) -> None:
     share = node.share("h-1")
     with contextlib.closing(share.watch()) as watcher, share.start(UID) as program:
         assert program.ask("alloc", 64 * MIB) == "0"
@@ -65,7 +65,7 @@ def test_a_process_is_known_by_its_pid_outside_and_given_back_when_it_dies(node)
         assert share.entry.ledger().used(share.uuid) == 0
 
 
-def test_a_container_that_starts_anew_goes_on_with_its_ledger(node):
+def test_a_container_that_starts_anew_goes_on_with_its_ledger(node: Node) -> None:
     share = node.share("h-1")
     for _ in range(3):
         with share.start(UID) as program:
@@ -76,7 +76,7 @@ def test_a_container_that_starts_anew_goes_on_with_its_ledger(node):
 
 
 @pytest.mark.parametrize("uid", [UID, 0], ids=["user", "root"])
-def test_a_container_writes_its_ledger_and_nothing_else(node, uid):
+def test_a_container_writes_its_ledger_and_nothing_else(node: Node, uid: int) -> None:
     with node.share("h-1").start(uid) as program:
         words = program.ask("spoil").split()
         seen = dict(zip(words[::2], map(int, words[1::2]), strict=True))
@@ -85,7 +85,7 @@ def test_a_container_writes_its_ledger_and_nothing_else(node, uid):
 
 
 @pytest.mark.parametrize("uid", [UID, 0], ids=["user", "root"])
-def test_locks_and_leases_of_a_container_hold_nobody_up(node, uid):
+def test_locks_and_leases_of_a_container_hold_nobody_up(node: Node, uid: int) -> None:
     share, beside = node.share("h-1"), node.share("h-2")
     with share.start(uid) as program, beside.start(UID) as neighbour:
         locked = int(program.ask("lock").split()[0])
@@ -101,7 +101,7 @@ def test_locks_and_leases_of_a_container_hold_nobody_up(node, uid):
         assert share.entry.policy().devices[0].cores == 200
 
 
-def test_an_arbiter_that_comes_is_not_kept_waiting_by_a_lease(node):
+def test_an_arbiter_that_comes_is_not_kept_waiting_by_a_lease(node: Node) -> None:
     """Who owns a file, as root in a container does, can make others wait who open it, for 45 s."""
     share, beside = node.share("h-1"), node.share("h-2")
     with share.start(0) as program, beside.start(UID) as neighbour:
@@ -112,7 +112,7 @@ def test_an_arbiter_that_comes_is_not_kept_waiting_by_a_lease(node):
         assert launches_in_turns(beside, neighbour)
 
 
-def test_a_ledger_does_not_stay_larger_than_it_is(node):
+def test_a_ledger_does_not_stay_larger_than_it_is(node: Node) -> None:
     share = node.share("h-1")
     size = share.entry.ledger_path.stat().st_size
     with contextlib.closing(share.watch()) as watcher, share.start(UID) as program:
@@ -123,7 +123,7 @@ def test_a_ledger_does_not_stay_larger_than_it_is(node):
         assert share.entry.ledger().used(share.uuid) == 2 * MIB
 
 
-def test_a_ledger_that_its_container_cuts_is_its_own_loss(node):
+def test_a_ledger_that_its_container_cuts_is_its_own_loss(node: Node) -> None:
     share, beside = node.share("h-1"), node.share("h-2")
     with contextlib.closing(share.watch()) as watcher, share.start(UID) as program, beside.start(UID) as neighbour:
         assert program.ask("alloc", MIB) == "0"
@@ -135,7 +135,7 @@ def test_a_ledger_that_its_container_cuts_is_its_own_loss(node):
         assert not share.entry.policy().is_open, "it is closed"
 
 
-def test_programs_of_the_same_number_are_told_apart(node, monkeypatch):
+def test_programs_of_the_same_number_are_told_apart(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """All are pid 1 of their containers, and may have begun within the same tick of the clock."""
     monkeypatch.setattr("partage.run.processes.start_time", lambda _: 7)
     shares = [node.share(f"h-{number}") for number in range(3)]

@@ -40,7 +40,16 @@ pytestmark = [pytest.mark.skipif(bool(REASON), reason=REASON), pytest.mark.timeo
 def rows_of(system: str, tmp_path: Path) -> dict[str, dict[str, Any]]:
     """Run all cells under a system for a short time, pass the table on, and return its rows by cell."""
     file = tmp_path / "rows.json"
-    command = [sys.executable, TOP / "bench" / "real.py", "--build", BUILD, "--system", system, "--json", file]
+    command: list[str | Path] = [
+        sys.executable,
+        TOP / "bench" / "real.py",
+        "--build",
+        BUILD,
+        "--system",
+        system,
+        "--json",
+        file,
+    ]
     done = subprocess.run([*command, "--seconds", "10", "--warmup", "2"], text=True, capture_output=True, check=False)
     print(done.stdout, done.stderr, sep="\n")
     assert done.returncode == 0, done.stderr

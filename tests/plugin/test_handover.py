@@ -25,6 +25,7 @@ from tests.plugin.world import CARDS, GI, World, card, grant_text, part, pod_of,
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
 
+    from partage_plugin.ports import Pod
     from tests.plugin.kubelet import Entry
 
 
@@ -328,7 +329,7 @@ def test_room_that_another_clean_up_has_freed_meanwhile(tmp_path: Path) -> None:
         pytest.param(pod_of("u1", app=part(share(memory=81 * GI))), "ShareTooLarge", "81 GiB", id="too-much"),
     ],
 )
-def test_a_grant_that_cannot_be_used(tmp_path: Path, pod: object, reason: str, words: str) -> None:
+def test_a_grant_that_cannot_be_used(tmp_path: Path, pod: Pod, reason: str, words: str) -> None:
     async def go() -> None:
         world = World(tmp_path)
         async with world.running():

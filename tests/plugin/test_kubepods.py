@@ -43,7 +43,8 @@ def test_k09_a_container_that_has_anything_mounted_over_what_holds_its_limit_doe
                 "resourceVersion": "1",
                 "annotations": dict(pod.annotations),
             }
-            await world.pods.put(pod_of(KubePod.from_dict({"metadata": meta, "spec": spec})))
+            made: Any = KubePod.from_dict({"metadata": meta, "spec": spec})
+            await world.pods.put(pod_of(made))
             entry = await world.kubelet.allocate("u1", pod.full_name, "app")
             assert "/etc/ld.so.preload is the library's" in await refused(world, entry)
 

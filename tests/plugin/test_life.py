@@ -23,7 +23,7 @@ from partage_plugin import agent as agents
 from partage_plugin import front
 from partage_plugin.handover.cdi import CdiDirectory
 from partage_plugin.handover.desk import Claim
-from partage_plugin.kubelet import register
+from partage_plugin.kubelet import register, sockets
 from partage_plugin.owner_lock import OwnerLock
 from partage_plugin.ports import MonotonicClock
 from tests.plugin.kubelet import HANG_S
@@ -40,6 +40,10 @@ async def until(condition: Callable[[], Any], seconds: float = HANG_S) -> None:
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.005)
+
+
+def has_memory(world: World, entry: Entry, memory: int) -> bool:
+    return bool(policy(world, entry).devices[0].memory == memory)
 
 
 async def started(world: World, uid: str, **containers: Any) -> Entry:
@@ -137,11 +141,11 @@ def test_k12_new_rights_make_no_other_socket(tmp_path: Path) -> None:
     """As `chmod -R` or `restorecon -R` do in kubelet's directory: it follows us still, and would refuse us."""
     path = tmp_path / "kubelet.sock"
     _dead_socket(path)
-    before = register.identity(path)
+    before = sockets.identity(path)
     path.chmod(0o700)
     path.rename(tmp_path / "aside")
     (tmp_path / "aside").rename(path)
-    assert register.identity(path) == before
+    assert sockets.identity(path) == before
 
 
 def test_its_socket_vanishes(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -16,7 +17,7 @@ from partage_plugin import front
 from partage_plugin.handover.cdi import CdiDirectory
 from partage_plugin.kubelet.seats import seat_id
 from tests.plugin.test_handover import refused, run
-from tests.plugin.test_life import policy, process_in, started, until
+from tests.plugin.test_life import has_memory, policy, process_in, started, until
 from tests.plugin.world import CARDS, GI, World, card, grant_text, part, pod_of, share
 
 if TYPE_CHECKING:
@@ -100,8 +101,8 @@ def test_k11_an_init_container_whose_card_failed_keeps_no_other_from_starting_ag
     async def go() -> None:
         world = World(tmp_path)
         async with world.running() as agent:
-            containers = {"app": part(share(1)), "init": part(share(0))}
-            await world.pods.put(pod_of("u1", roles={"init": Role.INIT}, **containers))
+            made = pod_of("u1", roles={"init": Role.INIT}, app=part(share(1)), init=part(share(0)))
+            await world.pods.put(made)
             app = await world.kubelet.allocate("u1", "default/pod-u1", "app")
             init = await world.kubelet.allocate("u1", "default/pod-u1", "init", ids=app.ids, init=True)
             await world.kubelet.pre_start(init)
@@ -149,7 +150,7 @@ def test_k12_a_checkpoint_that_is_written_late_still_says_whose_all_is(tmp_path:
             for entry, uid, index in ((busy, "u1", 0), (idle, "u2", 1)):
                 smaller = part(share(index, 40 * GI, 0))
                 await world.pods.put(pod_of(uid, text=grant_text(uid, gen=2, app=smaller), app=smaller))
-                await until(lambda entry=entry: policy(world, entry).devices[0].memory == 40 * GI)
+                await until(partial(has_memory, world, entry, 40 * GI))
         await world.kubelet.stop()
 
     run(go())

@@ -192,10 +192,12 @@ def test_k12_a_driver_that_comes_after_the_agent_is_asked_by_its_watchers(
 ) -> None:
     """What they do by NVML (overhead, the audit of turns) is not off for as long as the agent lives."""
     asked: queue.Queue[Any] = queue.Queue()
-    monkeypatch.setattr(hub_room, "Watcher", lambda _entry, _policy, nvml, **_: asked.put(nvml) or fails())
 
-    def fails() -> None:
+    def watcher(_entry: object, _policy: object, nvml: object, **_: object) -> None:
+        asked.put(nvml)
         raise LedgerBusyError("ledger", "not now", "tried again", "none")
+
+    monkeypatch.setattr(hub_room, "Watcher", watcher)
 
     class Driver:
         def close(self) -> None: ...
@@ -327,7 +329,7 @@ def test_many_looks_at_once_leave_the_interpreter_to_others(tmp_path: Path, monk
     for number in range(2 * hub_room.AT_ONCE + 1):
         watched = hub._watched[str(number)] = hub_room._Watched(HandOver(tmp_path / str(number)))
         watched.watcher = object()  # type: ignore[assignment]
-    pauses = []
+    pauses: list[float] = []
     while not pauses or pauses[-1] < 1:
         hub._round([])
         pauses.append(hub._timeout() or 0.0)

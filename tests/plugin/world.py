@@ -213,7 +213,7 @@ def pod_of(
 ) -> Pod:
     """A pod with a grant for these containers; `text`: another text in its place, empty: no grant."""
     known = roles or {}
-    text = grant_text(uid, **containers) if text is None else text
+    text = grant_text(uid, node=NODE, term=0, at=1000, gen=1, **containers) if text is None else text
     return Pod(
         uid=uid,
         namespace="default",

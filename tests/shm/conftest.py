@@ -5,13 +5,16 @@ from __future__ import annotations
 import mmap
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from partage import locks
 from partage._abi import ffi, lib
 from partage.shm import create_ledger
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 UUID = "GPU-00000000-0000-0000-0000-000000000001"
 LINE = ffi.sizeof("struct ptg_slot_turn")
@@ -69,7 +72,7 @@ class Tenant:
         os.close(self.fd)
 
 
-def write_line(path, device, slot, **values):
+def write_line(path: Path, device: int, slot: int, **values: Any) -> None:
     """Write what a process says to the arbiter on one device."""
     line = ffi.new("struct ptg_slot_turn *", values)
     with path.open("r+b") as file:
@@ -77,7 +80,7 @@ def write_line(path, device, slot, **values):
         file.write(bytes(ffi.buffer(line)))
 
 
-def write_turn(path, index, arbiter, **values):
+def write_turn(path: Path, index: int, arbiter: int, **values: Any) -> None:
     """Change one container's turn on one device, as an arbiter does."""
     image = ffi.new("struct ptg_turns *")
     data = bytearray(path.read_bytes())
@@ -89,7 +92,7 @@ def write_turn(path, index, arbiter, **values):
 
 
 @pytest.fixture
-def tenant(tmp_path):
+def tenant(tmp_path: Path) -> Iterator[Tenant]:
     """A tenant on a fresh ledger of one device."""
     path = tmp_path / "ledger"
     create_ledger(path, [UUID])
