@@ -17,6 +17,7 @@ import pytest
 from partage._abi import ffi
 from partage.devices.nvidia.usage import Usage
 from partage.model import DeviceError
+from partage.run import watcher
 from partage.run.handover import HandOver
 from partage.run.processes import find_process, start_time
 from partage.run.watcher import CORRECT_EVERY_S, CORRECT_LAST_S, LOOK_EMPTY_S, LOOK_EVERY_S, LOOK_LAST_S, Watcher
@@ -348,10 +349,19 @@ def test_a_resize_by_somebody_else_survives_corrections(scene):
     assert (scene.look().memory, scene.look().overhead) == (GIB, 4096)
 
 
-def test_a_truncated_ledger_closes_the_share(scene):
+def test_a_truncated_ledger_closes_the_share(scene, monkeypatch):
+    """By the time that it is said, the share is closed: who reads of it may rely on it."""
+    open_when_told = []
+
+    class Log:
+        def warning(self, *_: object, **__: object) -> None:
+            open_when_told.append(read_policy(scene.path).is_open)
+
+    monkeypatch.setattr(watcher, "log", Log())
     os.truncate(scene.tenant.path, 4096)
     scene.watcher.step()
     assert not read_policy(scene.path).is_open
+    assert open_when_told == [False]
     assert scene.watcher.timeout() is None
     os.truncate(scene.tenant.path, 1056768)
 

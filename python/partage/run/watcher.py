@@ -169,8 +169,10 @@ class Watcher:
         except LedgerError as error:
             self._broken, self.trouble = True, str(error)
             self.selector.unregister(self._bell)
-            log.warning("ledger cannot be used; the container is closed", error=str(error))
-            self._shut()
+            try:
+                self._shut()
+            finally:  # it is so by the time that it is said
+                log.warning("ledger cannot be used; the container is closed", error=str(error))
 
     def _shut(self) -> None:
         """Close the container, once that can be."""
