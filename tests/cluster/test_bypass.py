@@ -125,11 +125,14 @@ def test_k09_kubelets_file_for_last_words_hides_no_limit(agent: NodeAgent, names
     assert namespace.get("a")["status"]["phase"] == "Pending"
 
 
-def test_k08_a_volume_at_var_run_leaves_a_container_its_share(agent: NodeAgent, namespace: Namespace) -> None:
-    """In nearly all images that is a link to /run, below which the container has its hand-over."""
+@pytest.mark.parametrize("path", ["/var/run", "/run", "/etc", "/usr/local"])
+def test_k08_a_volume_around_what_holds_it_leaves_a_container_its_share(
+    agent: NodeAgent, namespace: Namespace, path: str
+) -> None:
+    """The first is in nearly all images a link to /run, below which the container has its hand-over."""
     made = container("app", BOX, ["/greedy"], limits=limits(LIMIT // MI, 0))
-    made["volumeMounts"] = [{"name": "run", "mountPath": "/var/run"}]
-    whole = pod("a", made, volumes=[{"name": "run", "emptyDir": {}}])
+    made["volumeMounts"] = [{"name": "own", "mountPath": path}]
+    whole = pod("a", made, volumes=[{"name": "own", "emptyDir": {}}])
     agent.bound(namespace, whole, app=agent.part(agent.share(CARD, LIMIT)))
     namespace.wait("a", lambda p: p["status"]["phase"] == "Running", what="Running")
     is_limited(namespace.wait_log("a", "held "))
