@@ -22,7 +22,6 @@ import argparse
 import fnmatch
 import hashlib
 import json
-import os
 import signal
 import sys
 import tempfile
@@ -34,6 +33,8 @@ from cells import SMOKE, SMOKE_NONE, Cell, alone_of, matrix
 from scenes import SCENES, Plan, Seen, film
 from tenants import BenchError, Stage, System, as_json
 
+from partage.cli.others import BUSY, Processors
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -41,7 +42,6 @@ TOP = Path(__file__).resolve().parent.parent
 NONE = System("none")
 WIDE = 2.5  # times the bounds, where a cell is short and the machine is not its own
 SMOKE_PLAN = Plan(1.5, 7.0, WIDE)
-BUSY = 25.0  # percent of all processors' time, had by other work: beyond, a short cell proves nothing
 FLAT = 8.0  # points from equal parts at which the simulator still does not enforce
 
 
@@ -130,14 +130,13 @@ class Bench:
 
     def play(self, cell: Cell, system: System, plan: Plan) -> Seen:
         """Run a cell once."""
-        others, total = had_by_others()
+        before = Processors.now()
         with (
             tempfile.TemporaryDirectory(prefix="shares-") as scratch,
             Stage(cell, system, self.build, Path(scratch)) as stage,
         ):
             seen = SCENES[cell.scene](stage, plan)
-        others, total = (now - before for now, before in zip(had_by_others(), (others, total), strict=True))
-        seen.others = 100.0 * others / total
+        seen.others = Processors.now().others_since(before)
         return seen
 
     def bare(self, cell: Cell) -> Row:
@@ -181,13 +180,6 @@ class Bench:
         judge(cell, row, self.plan.wide)
         self.book.add(row, system)
         return row
-
-
-def had_by_others() -> tuple[float, float]:
-    """Return how much of the processors' time was neither idle nor had by what we started and ended, and all of it."""
-    user, nice, system, idle, iowait, irq, softirq, steal = map(int, Path("/proc/stat").read_text().split()[1:9])
-    taken = user + nice + system + irq + softirq + steal
-    return taken - sum(os.times()[:4]) * os.sysconf("SC_CLK_TCK"), float(taken + idle + iowait)
 
 
 def row_of(cell: Cell, system: System, plan: Plan, seen: Seen, asked: list[float]) -> Row:

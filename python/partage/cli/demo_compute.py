@@ -2,7 +2,8 @@
 
 What a tenant got is the simulated engine's own count of its kernels' time, not what anybody says of himself. A share is
 measured over a window that begins half a second after something changed; it is promised to within two points, and the
-demo fails where it is missed by five times as much: a machine that is busy otherwise moves it more than that seldom.
+demo fails where it is missed by five times as much. A window in which other work had the processors is measured again,
+a few times: programs that are not run launch nothing. If that goes on, the demo says that it cannot tell.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from partage.cli.others import BUSY, Processors
 from partage.cli.played import Player, partage
 from partage.model import LaunchError
 from partage.sim.machine import Machine
@@ -23,6 +25,7 @@ POINTS: Final = 2.0
 TOLERANCE: Final = 5
 CHANGE_S: Final = 0.5  # after a start or a resize, before it counts
 WINDOW_S: Final = 4.0
+WINDOWS: Final = 5  # at most, for one look
 _START_S: Final = 20.0
 
 
@@ -56,14 +59,25 @@ def start(machine: Machine, parts: tuple[Part, ...]) -> None:
 
 def check(stage: Stage, machine: Machine, parts: tuple[Part, ...], what: str, seconds: float = WINDOW_S) -> None:
     """Measure what each tenant gets and note whether it is what it asked for."""
+    for _ in range(WINDOWS):
+        got, others = measure(machine, parts, seconds)
+        held = [abs(percent - part.asked) <= POINTS * TOLERANCE for part, percent in zip(parts, got, strict=True)]
+        if all(held) or others <= BUSY:
+            break
+    for part, percent, is_held in zip(parts, got, held, strict=True):
+        asked, said = f"{part.asked} % of the time", f"{percent:.1f} %"
+        stage.promise(f"{part.name} {what}", asked, said, held=is_held, others=others)
+
+
+def measure(machine: Machine, parts: tuple[Part, ...], seconds: float) -> tuple[list[float], float]:
+    """Return the percent of the device's time that each tenant gets, and that of the processors' that others have."""
     time.sleep(CHANGE_S)
-    began, before = time.monotonic_ns(), busy_ns(machine, parts)
+    pids = [part.player.pid for part in parts]
+    processors, began, before = Processors.now(pids), time.monotonic_ns(), busy_ns(machine, parts)
     time.sleep(seconds)
     took, after = time.monotonic_ns() - began, busy_ns(machine, parts)
-    for part, past, now in zip(parts, before, after, strict=True):
-        got = 100 * (now - past) / took
-        held = abs(got - part.asked) <= POINTS * TOLERANCE
-        stage.promise(f"{part.name} {what}", f"{part.asked} % of the time", f"{got:.1f} %", held=held)
+    got = [100 * (now - past) / took for past, now in zip(before, after, strict=True)]
+    return got, Processors.now(pids).others_since(processors)
 
 
 def resize(stage: Stage, part: Part, cores: int) -> Part:
