@@ -9,6 +9,7 @@ import os
 import struct
 import threading
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -18,6 +19,9 @@ from partage._abi import ffi, lib
 from partage.model import PolicyError
 from partage.shm import Policy, PolicyDevice, PolicyFile, read_policy
 from partage.shm import policy as module
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 GIB = 1 << 30
 DEVICE = PolicyDevice(uuid="GPU-a", memory=24 * GIB, physical=80 * GIB, cores=300, ceiling=300, weight=300, context=0)
@@ -233,3 +237,51 @@ def test_a_policy_that_is_cut_while_it_is_mapped_is_an_error(tmp_path):
     with pytest.raises(PolicyError, match="Bad address"):
         file.update(lambda policy: replace(policy, generation=9))
     file.close()
+
+
+class Clock:
+    """Two milliseconds pass at each look; something happens once somebody has slept so often."""
+
+    def __init__(self, often: int, then: Callable[[], object]) -> None:
+        self.slept, self._often, self._then, self._ns = 0, often, then, 0
+
+    def monotonic_ns(self) -> int:
+        self._ns += 2_000_000
+        return self._ns
+
+    def sleep(self, _: float) -> None:
+        self.slept += 1
+        if self.slept == self._often:
+            self._then()
+
+
+@pytest.mark.parametrize("often", [9, 1000], ids=["goes-on", "stands-still"])
+def test_a_writer_that_is_not_run_for_a_while_is_waited_for(tmp_path, monkeypatch, often):
+    """On a busy machine it stops half-way; to take its policy for broken would close a container that runs."""
+    path = tmp_path / "share" / "policy"
+    path.parent.mkdir()
+    file = PolicyFile.create(path, POLICY)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:16] + struct.pack("I", 7) + whole[20:])
+    clock = Clock(often, lambda: path.write_bytes(whole))
+    monkeypatch.setattr(module, "time", clock)
+    with module.locked(file._lock, module._WRITERS):
+        if often < 100:
+            assert read_policy(path) == POLICY
+        else:
+            with pytest.raises(PolicyError, match="sequence 7"):
+                read_policy(path)
+    file.close()
+
+
+def test_a_policy_that_nobody_writes_is_not_waited_for(tmp_path, monkeypatch):
+    path = tmp_path / "share" / "policy"
+    path.parent.mkdir()
+    PolicyFile.create(path, POLICY).close()
+    whole = path.read_bytes()
+    path.write_bytes(whole[:16] + struct.pack("I", 7) + whole[20:])
+    clock = Clock(1000, lambda: None)
+    monkeypatch.setattr(module, "time", clock)
+    with pytest.raises(PolicyError, match="sequence 7"):
+        read_policy(path)
+    assert clock.slept <= 2

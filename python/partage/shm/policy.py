@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from partage._abi import ffi, lib
-from partage.locks import locked
+from partage.locks import is_locked, locked
 from partage.model import PolicyError, names
 from partage.shm.files import OPEN_FLAGS
 
@@ -37,7 +37,9 @@ _ENFORCEMENT: Final = (
     (lib.PTG_ENFORCE_MPS, "mps"),
     (lib.PTG_ENFORCE_SHIM, "shim"),
 )
-_RETRY_NS: Final = 1_000_000  # a reader's patience with a write in progress
+_RETRY_NS: Final = 1_000_000  # a reader's patience with what looks like a write in progress
+_WRITER_NS: Final = 500_000_000  # and while there is a writer: a busy machine may not run it for that long
+_AGAIN_S: Final = 0.0001
 _WRITERS: Final = 1  # byte of the registry's lock file: whoever changes a policy beside it
 
 
@@ -181,20 +183,42 @@ def _decode_device(source: Any) -> PolicyDevice:
 
 
 def read_policy(path: Path) -> Policy:
-    """Return the policy at `path`, waiting at most 1 ms for a write in progress; raises PolicyError."""
-    until = time.monotonic_ns() + _RETRY_NS
+    """Return the policy at `path`, waiting for a write in progress; raises PolicyError.
+
+    That is for 1 ms, and where a writer has the lock for half a second at most: it may be one that stands still.
+    """
+    begin, was_free = time.monotonic_ns(), False
     while True:
         data = _read(path)
         try:
             return decode(data, str(path))
         except PolicyError:
-            if time.monotonic_ns() >= until:
+            waited, is_free = time.monotonic_ns() - begin, not _is_written(path)
+            if waited >= _WRITER_NS or (waited >= _RETRY_NS and was_free and is_free):
                 raise
+        was_free = is_free
+        time.sleep(_AGAIN_S)
+
+
+def _is_written(path: Path) -> bool:
+    """Whether somebody changes a policy beside this one or this one; False where the lock is not ours to look at."""
+    try:
+        fd = os.open(_lock_of(path), os.O_RDONLY | OPEN_FLAGS)
+    except OSError:
+        return False
+    try:
+        return is_locked(fd, _WRITERS)
+    finally:
+        os.close(fd)
+
+
+def _lock_of(path: Path) -> Path:
+    return path.absolute().parent.parent / names.REGISTRY_LOCK
 
 
 def _open_lock(path: Path) -> int:
     """Open the lock file beside the hand-over in which the policy at `path` lies; raises PolicyError."""
-    lock = path.absolute().parent.parent / names.REGISTRY_LOCK
+    lock = _lock_of(path)
     try:
         return os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
