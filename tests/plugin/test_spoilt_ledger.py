@@ -377,3 +377,24 @@ def test_it_is_said_on_its_pod(tmp_path: Path) -> None:
             assert world.told.conditions["pod-u1", names.CONDITION_ENFORCED][0] is True
 
     run(go())
+
+
+def test_the_end_is_rung_for_though_it_has_come_already() -> None:
+    """The thread may see the last order by the bell of the one before it."""
+    hub = Hub(lambda: None)
+    orders = hub._orders
+
+    class Early:
+        empty, get = orders.empty, orders.get
+
+        def put(self, order: Any) -> None:
+            orders.put(order)
+            os.eventfd_write(hub._bell, 1)
+            hub._thread.join(PATIENCE_S)
+
+    hub._orders = Early()  # type: ignore[assignment]
+    hub.start()
+    hub.stop()
+    assert not hub.is_alive
+    hub._orders = orders
+    hub.remove("nobody")  # who comes after the end is no trouble

@@ -117,6 +117,9 @@ class Hub:
         self._orders.put(None)
         os.eventfd_write(self._bell, 1)
         self._thread.join(_JOIN_S)
+        if not self._thread.is_alive():
+            bell, self._bell = self._bell, -1  # not closed by the thread: it may end before it is rung for
+            os.close(bell)
 
     @property
     def is_alive(self) -> bool:
@@ -133,7 +136,8 @@ class Hub:
 
     def _order(self, order: Callable[[], None]) -> None:
         self._orders.put(order)
-        os.eventfd_write(self._bell, 1)
+        if self._bell >= 0:  # else all is over
+            os.eventfd_write(self._bell, 1)
 
     # ---- in the thread -------------------------------------------------------------------------------------------
 
@@ -148,7 +152,6 @@ class Hub:
             if self._nvml is not None:
                 self._nvml.close()
             self._selector.close()
-            os.close(self._bell)
 
     def _take_orders(self) -> bool:
         """Do what was asked for; False where that is to end."""
