@@ -4,7 +4,7 @@ Kubelet's checkpoint says it (UID and container of every answer of ours); PodRes
 names, and must not say otherwise. Where the checkpoint cannot be read, or has a layout that nobody knows, PodResources
 and what `Allocate` minted for just these ids must agree on one container, else the request is refused. Nothing is ever
 guessed from what is pending. Kubelet writes the file from several threads, and an older one may be what stays: with
-each refusal it is made to write it again, so that the next answer is from its latest.
+each refusal by that file it is made to write it again, so that the next answer is from its latest.
 
 A static pod is in the checkpoint by a UID of kubelet's own, and its mirror at the API server has another; nobody binds
 it, so it has no grant, as `check_bound` says. What can go wrong is Refused; kubelet asks again.
@@ -36,6 +36,7 @@ AMBIGUOUS: Final = "OwnerAmbiguous"
 CONTRADICTED: Final = "OwnerContradicted"
 POD_UNKNOWN: Final = "PodUnknown"
 STATIC: Final = "PodStatic"
+_OF_FILES: Final = frozenset({UNKNOWN, AMBIGUOUS, CONTRADICTED})  # what a later checkpoint may put right
 POD_PATIENCE_S: Final = 5.0  # a refusal costs kubelet's back-off, which begins at 10 s
 _OF_KUBELET: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)  # a UID made of a manifest; the API server's have dashes
 
@@ -56,8 +57,9 @@ class Owners:
         """Return every claim that holds one of these ids; raises Refused. Never an empty list."""
         try:
             return await self._of(frozenset(ids), f"seats {', '.join(sorted(ids))}")
-        except Refused:
-            self.write_again()
+        except Refused as refusal:
+            if refusal.reason in _OF_FILES:
+                self.write_again()
             raise
 
     async def _of(self, ids: frozenset[str], subject: str) -> list[Claim]:

@@ -6,14 +6,17 @@ import asyncio
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
 
 from partage.shm import read_policy
-from partage_plugin.kubelet.checkpoint import CHECKPOINT_FILE, CheckpointError, CheckpointFile
+from partage_plugin.kubelet.checkpoint import CHECKPOINT_FILE, Checkpoint, CheckpointError, CheckpointFile, Entry
+from partage_plugin.owners import STATIC, UNKNOWN, Owners
 from partage_plugin.proto.deviceplugin.v1beta1 import api_pb2
+from partage_plugin.refusal import Refused
 from tests.plugin.kubelet import HANG_S, RESOURCE, Kubelet
 from tests.plugin.test_handover import held_open, refused, run
 from tests.plugin.world import GI, World, part, pod_of, share
@@ -177,6 +180,28 @@ def test_a_checkpoint_that_does_not_tell_is_written_again(tmp_path: Path, text: 
                 assert read_policy(world.places.root / entry.name / "policy").is_open
 
     run(go())
+
+
+@pytest.mark.parametrize(
+    ("entries", "reason", "is_asked"),
+    [
+        pytest.param((), UNKNOWN, True, id="not-in-it"),
+        pytest.param((Entry("a" * 32, "app", frozenset({"s"}), "h"),), STATIC, False, id="in-it"),
+    ],
+)
+def test_kubelet_writes_its_checkpoint_again_only_where_that_may_help(
+    entries: tuple[Entry, ...], reason: str, is_asked: bool
+) -> None:
+    """It has to tell all seats for it: a hundred containers that wait for the API server do not make it do so."""
+    checkpoint = SimpleNamespace(read=lambda: Checkpoint(entries, frozenset()))
+    pods = SimpleNamespace(get=lambda _: None, all=tuple)
+    owners = Owners(checkpoint, None, None, pods)  # type: ignore[arg-type]
+    asked: list[bool] = []
+    owners.write_again = lambda: asked.append(True)
+    with pytest.raises(Refused) as caught:
+        asyncio.run(owners.of(["s"]))
+    assert caught.value.reason == reason
+    assert bool(asked) == is_asked
 
 
 @dataclass
