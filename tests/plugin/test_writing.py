@@ -15,9 +15,10 @@ import pytest
 from partage.model import LaunchError
 from partage_plugin import agent as agents
 from partage_plugin import shown
+from partage_plugin.handover.store import HandOverError, Store
 from partage_plugin.library import install
 from partage_plugin.writing import TRIALS, Directory, Writing
-from tests.plugin.test_handover import run
+from tests.plugin.test_handover import held_open, run
 from tests.plugin.test_life import started, until
 from tests.plugin.world import World, part, pod_of
 
@@ -115,6 +116,32 @@ def test_a_full_directory_is_told_after_a_pod_failed_by_it(
             assert not any("tried" in path.name for path in place.iterdir()), "something was left of a trial"
 
     run(go())
+
+
+def test_wherever_room_ends_it_is_doubted_and_no_descriptor_stays(
+    tmp_path: Path, mounted: Callable[[Path], None]
+) -> None:
+    """A policy is written by a mapping, which says otherwise than a call that there is no room."""
+    mounted(tmp_path / "root")
+    store, left, page = Store(tmp_path / "root"), 0, 4096
+    store.open()
+    store.try_out()
+    while True:
+        fill(store.root)
+        filler = store.root / "filler"
+        os.truncate(filler, filler.stat().st_size - left * page)
+        try:
+            store.mint()
+        except HandOverError:
+            assert store.is_doubted, f"{left} pages were left"
+        else:
+            break
+        filler.unlink()
+        store.try_out()
+        assert not store.is_doubted
+        assert not [name for name in held_open() if name.startswith(str(store.root))], f"{left} pages were left"
+        left += 1
+    assert left > 1
 
 
 @pytest.mark.usefixtures("_often")

@@ -8,7 +8,9 @@ import fcntl
 import os
 import struct
 import threading
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -285,3 +287,15 @@ def test_a_policy_that_nobody_writes_is_not_waited_for(tmp_path, monkeypatch):
     with pytest.raises(PolicyError, match="sequence 7"):
         read_policy(path)
     assert clock.slept <= 2
+
+
+def test_a_policy_that_cannot_be_made_leaves_no_descriptor(tmp_path):
+    path = tmp_path / "hand-over" / "policy"
+    path.parent.mkdir()
+    with pytest.raises(PolicyError):
+        PolicyFile.create(path, replace(POLICY, generation=-1))
+    found = []
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # the one that this directory was read by
+            found.append(str(descriptor.readlink()))
+    assert not [name for name in found if name.startswith(str(tmp_path))]

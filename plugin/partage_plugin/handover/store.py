@@ -217,4 +217,5 @@ class Store:
             step = "free space or memory (`df`), or remount it writable; kubelet asks again"
             raise HandOverError(str(path), error.strerror or error, limit, step) from error
         except PolicyError as error:
+            self._has_failed = True  # no room for what it maps is told so
             raise HandOverError(error.subject, error.value, error.limit, error.step) from error

@@ -264,9 +264,14 @@ class PolicyFile:
     def create(cls, path: Path, policy: Policy) -> Self:
         """Make the file with this content (readable for everyone who can reach its directory)."""
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        os.ftruncate(fd, SIZE)
-        file = cls(path, fd)
-        file.update(lambda _: policy)
+        with contextlib.ExitStack() as half_made:
+            half_made.callback(os.close, fd)
+            os.ftruncate(fd, SIZE)
+            half_made.pop_all()
+            file = cls(path, fd)
+            half_made.callback(file.close)
+            file.update(lambda _: policy)
+            half_made.pop_all()
         return file
 
     @classmethod
