@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,8 +22,6 @@ from tests.devices.clock import HandClock
 from tests.devices.test_health import LOST, WELL, NoThread, book, next_of
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from partage.devices.nvidia.cards import Answer
 
 OFF_THE_BUS = "XID 79 (GPU has fallen off the bus)"
@@ -180,3 +180,13 @@ def test_a_directory_that_cannot_be_written_costs_nothing_else(tmp_path: Path) -
         return WELL
 
     assert asyncio.run(go()) == HealthChange("a", False, OFF_THE_BUS)
+
+
+def test_a_directory_in_its_place_costs_no_descriptor(tmp_path: Path) -> None:
+    (tmp_path / FILE).mkdir()
+    assert KeptXids(tmp_path).read(0.0) == {}
+    found = []
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # the one that this directory was read by
+            found.append(descriptor.readlink())
+    assert tmp_path / FILE not in found

@@ -58,6 +58,10 @@ def era() -> str:
     return f"{boot} {driver}"
 
 
+def _opener(path: str, flags: int) -> int:
+    return os.open(path, flags | OPEN_FLAGS)
+
+
 class KeptXids:
     """The file in `directory`. Used from one thread."""
 
@@ -69,7 +73,7 @@ class KeptXids:
     def read(self, now: float) -> dict[str, KeptXid]:
         """Return card -> what it failed with before this agent began; nothing where that is not known or over."""
         try:
-            with open(os.open(self._path, os.O_RDONLY | OPEN_FLAGS), "rb") as file:  # noqa: PTH123 -- a descriptor
+            with open(self._path, "rb", opener=_opener) as file:
                 found = msgspec.json.decode(file.read(_SIZE_MAX), type=_Kept)
         except FileNotFoundError:
             return {}
